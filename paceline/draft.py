@@ -1,0 +1,72 @@
+"""What a drafter returns and what it must offer.
+
+Axes: N nodes, R rows of the draft distribution, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from .tree import Tree
+
+if TYPE_CHECKING:
+    from .sequence import Sequence as Request
+
+
+class Siblings(Enum):
+    """How the children of a node were chosen. A rule is lossless for some of these only (see `rules`)."""
+
+    FIXED = "fixed"  # a deterministic function of the prefix: top-k, lookup, the target's own early layers
+    IID = "iid"  # independent draws from the node's row, duplicates kept
+    WITHOUT_REPLACEMENT = "without replacement"  # draws from the node's row, renormalised after each
+
+
+@dataclass(frozen=True)
+class HeadStart:
+    """Work that a self-drafting drafter has already done on the target's layers. Only the target reads it."""
+
+    depth: tuple[int, ...]  # (N,) layers done per node
+    hidden: torch.Tensor  # (N, H)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A tree and what the drafter believed when it chose the nodes.
+
+    `logits` (R, V) are processed as the request asks: softmax of a row is exactly the law from which the node's children were
+    drawn. `rows` (N,) names, for each parent, the row that proposed its children, or -1. Both are None for drafters without a
+    distribution, such as prompt lookup.
+    """
+
+    tree: Tree
+    siblings: Siblings = Siblings.FIXED
+    logits: torch.Tensor | None = None
+    rows: tuple[int, ...] | None = None
+    head_start: HeadStart | None = None
+
+    def probs(self, node: int) -> torch.Tensor:
+        """(V,) the law that proposed the children of `node`."""
+        assert self.logits is not None and self.rows is not None and self.rows[node] >= 0, f"node {node} has no draft row"
+        row = self.logits[self.rows[node]]
+        return torch.softmax(row if row.dtype == torch.float64 else row.float(), -1)
+
+
+class Drafter(Protocol):
+    """Proposes one draft per live sequence. It reconciles its own state with each sequence; there are no other hooks."""
+
+    @property
+    def target_layer_ids(self) -> tuple[int, ...]:
+        """Target layers whose outputs it reads as `Sequence.features`; empty for most."""
+
+    @property
+    def siblings(self) -> Siblings:
+        """How it chooses children, checked against the rule before the first token."""
+
+    def propose(self, seqs: Sequence[Request]) -> list[Draft]:
+        """One draft per sequence. Node 0 is the sequence's root; no path is longer than `room - 1`."""
+        ...

@@ -1,0 +1,1 @@
+"""Drafters propose trees. One file each; `methods.py` names them."""

@@ -1,0 +1,140 @@
+"""The decode loop. Plain decoding, every drafter, every rule, one sequence or many run through `rounds`.
+
+Axes: B sequences, N nodes, V vocabulary, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .draft import Draft, Drafter
+from .rules.walk import Rule, check_draft, check_pairing
+from .sampling import SamplingParams, target_probs
+from .sequence import Logprob, Text
+from .sequence import Sequence as Request
+from .targets.base import Target
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round did to one sequence.
+
+    `path` are the accepted nodes from the root down; `tokens` those that were kept of the accepted ones and the next token, fewer
+    where the sequence ended inside; `num_accepted` counts the drafted ones among them.
+    """
+
+    sequence: Request
+    tokens: list[int]
+    num_accepted: int
+    draft: Draft
+    path: list[int]
+    finish_reason: str | None
+
+
+def rounds(target: Target, drafter: Drafter, rule: Rule, seqs: Sequence[Request]) -> Iterator[Round]:
+    """Yield one Round per live sequence per target forward, until all are finished.
+
+    Holds at every yield: all tokens but the last are in the cache. A reader may stop at any yield and go on later, even with
+    another drafter, and may add sequences to the list or take them out between rounds.
+
+    Raises IncompatibleRule before the first token if rule and drafter do not fit.
+    """
+    check_pairing(drafter, rule)
+    layer_ids = drafter.target_layer_ids
+    while live := [s for s in seqs if s.finish_reason is None]:
+        prefill(target, live, layer_ids)  # all that is new, but the roots
+        drafts = drafter.propose(live)  # node 0 is each root
+        out = target.verify([d.tree for d in drafts], [_slot(s) for s in live], layer_ids)  # one forward, tree masks
+        laws = target_probs(out.logits, out.sizes, live, [d.tree for d in drafts])
+        done = []
+        for i, (seq, draft, probs) in enumerate(zip(live, drafts, laws, strict=True)):
+            check_draft(draft, rule)
+            path, token = rule(draft, probs, seq.rng)  # accepted nodes, then one token
+            new = seq.extend([draft.tree.tokens[n] for n in path[1:]], token)  # clipped at stops and limits
+            kept = path[: len(new)]  # rows for all tokens but the last
+            target.cache.commit(_slot(seq), kept)
+            _record(seq, out.logits[out.span(i)], kept, new)
+            if out.features is not None:
+                seq.add_features(out.features[out.span(i)][kept])
+            _check_invariants(target, seq, draft)
+            done.append(Round(seq, new, len(kept) - 1, draft, path, seq.finish_reason))
+        yield from done  # all are whole before a reader may stop
+
+
+def _slot(seq: Request) -> int:
+    assert seq.slot is not None, "a live sequence has a slot after prefill"
+    return seq.slot
+
+
+def prefill(target: Target, seqs: Sequence[Request], layer_ids: Sequence[int] = ()) -> None:
+    """Feed whatever is not cached yet, except each sequence's last token. A new prompt, a second turn and a resumed sequence alike."""
+    behind = []
+    for seq in seqs:
+        if seq.slot is None:
+            seq.slot = target.cache.open(len(seq.tokens) + seq.room + 64)
+        if layer_ids and seq.num_features < target.cache.length(seq.slot):  # cached by a drafter that reads none
+            target.cache.truncate(seq.slot, seq.num_features)
+        if target.cache.length(seq.slot) < len(seq.tokens) - 1:
+            behind.append(seq)
+    if not behind:
+        return
+    slots = [_slot(s) for s in behind]
+    fed = [s.tokens[target.cache.length(slot) : -1] for s, slot in zip(behind, slots, strict=True)]
+    features = target.prefill(slots, fed, layer_ids)
+    for seq, rows in zip(behind, features or [], strict=False):
+        seq.add_features(rows)
+
+
+def next_turn(target: Target, seq: Request, tokens: Sequence[int], params: SamplingParams, text: Text | None = None) -> None:
+    """Give a sequence a new prompt and keep what is cached of it: all tokens that the old and the new one share at the front."""
+    old = seq.tokens
+    seq.restart(tokens, params, text)
+    shared = next((i for i, (a, b) in enumerate(zip(old, tokens, strict=False)) if a != b), min(len(old), len(tokens)))
+    if seq.slot is not None:
+        keep = min(shared, len(tokens) - 1, target.cache.length(seq.slot))
+        target.cache.truncate(seq.slot, keep)
+        seq.keep_features(min(keep, seq.num_features))
+
+
+def release(target: Target, seq: Request) -> None:
+    """Give a sequence's slot and memory back."""
+    if seq.slot is not None:
+        target.cache.free(seq.slot)
+        seq.slot = None
+        seq.keep_features(0)
+
+
+def generate(target: Target, drafter: Drafter, rule: Rule, seqs: Sequence[Request]) -> list[Request]:
+    """Decode all sequences to their end, then give their memory back. Returns them."""
+    for _ in stream(target, drafter, rule, seqs):
+        pass
+    return list(seqs)
+
+
+def stream(target: Target, drafter: Drafter, rule: Rule, seqs: Sequence[Request]) -> Iterator[Round]:
+    """`rounds`, but with the memory given back at the end, also when the reader stops early."""
+    try:
+        yield from rounds(target, drafter, rule, seqs)
+    finally:
+        for seq in seqs:
+            release(target, seq)
+
+
+def _record(seq: Request, logits: torch.Tensor, kept: Sequence[int], new: Sequence[int]) -> None:
+    """Raw log-probabilities of the tokens taken, if asked for. `logits` (N, V)."""
+    if seq.params.logprobs is None:
+        return
+    rows = torch.log_softmax(logits[list(kept)].float(), -1)
+    for row, token in zip(rows, new, strict=True):
+        best = row.topk(seq.params.logprobs)
+        top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        seq.logprobs.append(Logprob(token, float(row[token]), top))
+
+
+def _check_invariants(target: Target, seq: Request, draft: Draft) -> None:
+    length = target.cache.length(_slot(seq))
+    assert length == len(seq.tokens) - 1, f"{length} cached tokens for {len(seq.tokens)} tokens"
+    assert not seq.num_features or seq.num_features == length, f"{seq.num_features} features for {length} cached tokens"

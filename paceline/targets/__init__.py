@@ -1,0 +1,1 @@
+"""Engines behind the `Target` protocol. Nothing outside this folder knows their internals."""
