@@ -51,8 +51,10 @@ class Draft:
 
     def probs(self, node: int) -> torch.Tensor:
         """(V,) the law that proposed the children of `node`."""
-        assert self.logits is not None and self.rows is not None and self.rows[node] >= 0, f"node {node} has no draft row"
-        row = self.logits[self.rows[node]]
+        row_index = -1 if self.rows is None else self.rows[node]
+        assert self.logits is not None, "this draft comes without a distribution"
+        assert row_index >= 0, f"node {node} has no draft row"
+        row = self.logits[row_index]
         return torch.softmax(row if row.dtype == torch.float64 else row.float(), -1)
 
 

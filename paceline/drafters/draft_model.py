@@ -24,9 +24,10 @@ from ..tree import Tree
 
 @dataclass
 class _State:
-    """What the draft model has seen of one sequence: committed tokens, then a scratch tree that begins after them."""
+    """What the draft model has seen of one sequence, from token `start` on: committed tokens, then a scratch tree after them."""
 
     slot: int
+    start: int = 0
     tokens: list[int] = field(default_factory=list)
     scratch: Tree | None = None
 
@@ -93,6 +94,8 @@ class DraftModelDrafter:
         budget: nodes of the tree, the root included; with `width` 1 the tree is a chain.
         width: draft nodes per forward, and children per node.
         stop_below: no further forward once the likeliest path has a smaller probability.
+        context: how many of the last tokens it reads at most; None is half of what it can hold. Whenever that is not enough it starts
+            again with the last of them, so that its own context may be shorter than the target's.
         sampled: draw a chain from the draft model under the request's settings, as rule `rejection` needs.
     """
 
@@ -102,16 +105,18 @@ class DraftModelDrafter:
         self,
         model: Target,
         vocab_size: int,
-        num_speculative_tokens: int = 4,
-        budget: int = 8,
+        num_speculative_tokens: int = 6,
+        budget: int = 6,
         *,
-        width: int = 3,
+        width: int = 2,
         stop_below: float = 0.3,
+        context: int | None = None,
         sampled: bool = False,
     ) -> None:
         self.model, self.vocab_size = model, vocab_size
         self.depth, self.budget = num_speculative_tokens, budget
         self.width, self.stop_below, self.sampled = width, stop_below, sampled
+        self.context = min(context or 1 << 30, model.max_length // 2 if model.max_length else 1 << 30)
         self.siblings = Siblings.WITHOUT_REPLACEMENT if sampled else Siblings.FIXED
         self._states: dict[int, _State] = {}
 
@@ -127,34 +132,46 @@ class DraftModelDrafter:
         return [self._finish(g) for g in growths]
 
     def _begin(self, seq: Request) -> _Growth:
-        """Bring the draft model's cache to what it has seen of this sequence's tokens, and plan the first forward."""
-        assert seq.slot is not None
-        state = self._states.setdefault(seq.slot, _State(-1))
-        if state.slot < 0:
-            state.slot = self.model.cache.open(len(seq.tokens) + seq.room + 64)
+        """Bring the draft model's cache to what it should know of this sequence, and plan the first forward."""
+        state = self._state(seq)
+        self._reconcile(state, seq.tokens[state.start :])
+        depth = min(self.depth, seq.room - 1, self.budget - 1)
+        fed = seq.tokens[state.start + len(state.tokens) :]
+        if len(fed) > self.context or self._too_long(len(seq.tokens) - state.start + depth):
+            state.start = max(0, len(seq.tokens) - self.context)
+            self._reconcile(state, [])
+            fed = seq.tokens[state.start :]
+        if depth > 0 and len(fed) > self.depth + 2:  # a prompt: read it without computing logits
+            self.model.prefill([state.slot], [fed[:-1]])
+            state.tokens += fed[:-1]
+            fed = fed[-1:]
+        growth = _Growth(seq, state, fed, depth)
+        if depth <= 0:
+            growth.running = []
+        return growth
+
+    def _state(self, seq: Request) -> _State:
+        assert seq.slot is not None, "the loop gives a sequence its slot before it asks for a draft"
+        if seq.slot not in self._states:
+            self._states[seq.slot] = _State(self.model.cache.open(min(len(seq.tokens), self.context) + seq.room + 64))
+        return self._states[seq.slot]
+
+    def _too_long(self, tokens: int) -> bool:
+        return self.model.max_length is not None and tokens > self.model.max_length
+
+    def _reconcile(self, state: _State, tokens: list[int]) -> None:
+        """Keep what the cache has in common with `tokens`, all but the last of which may be cached; accepted drafts stay."""
         known = len(state.tokens)
-        if seq.tokens[:known] == state.tokens and known < len(seq.tokens):
-            path = state.scratch.follow(seq.tokens[known:-1]) if state.scratch else []
+        if known < len(tokens) and tokens[:known] == state.tokens:
+            path = state.scratch.follow(tokens[known:-1]) if state.scratch else []
             self.model.cache.commit(state.slot, path)
-            state.tokens += seq.tokens[known : known + len(path)]
+            state.tokens += tokens[known : known + len(path)]
         else:
-            shared = next(
-                (i for i, (a, b) in enumerate(zip(state.tokens, seq.tokens[:-1], strict=False)) if a != b), min(known, len(seq.tokens) - 1)
-            )
+            pairs = zip(state.tokens, tokens[:-1], strict=False)
+            shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(known, max(0, len(tokens) - 1)))
             self.model.cache.truncate(state.slot, shared)
             del state.tokens[shared:]
         state.scratch = None
-        depth = min(self.depth, seq.room - 1, self.budget - 1)
-        if self.model.max_length is not None:
-            depth = min(depth, self.model.max_length - len(seq.tokens))
-        growth = _Growth(seq, state, seq.tokens[len(state.tokens) :], depth)
-        if depth <= 0:
-            growth.running = []
-        elif len(growth.fed) > self.depth + 2:  # a new prompt: read it without computing logits
-            self.model.prefill([state.slot], [growth.fed[:-1]])
-            state.tokens += growth.fed[:-1]
-            growth = _Growth(seq, state, growth.fed[-1:], depth)
-        return growth
 
     def _expand(self, growth: _Growth, rows: torch.Tensor) -> None:
         """Add the likeliest children of the nodes that ran, (M, V) logits, and choose what runs next."""

@@ -14,6 +14,8 @@ from ..errors import InvalidRequest
 from ..sequence import Sequence as Request
 from ..tree import Tree, TreeBuilder
 
+CONFIDENT, WEAK_BUDGET = 3, 6
+
 
 class LookupDrafter:
     """Looks through prompt and output; keeps no state.
@@ -21,7 +23,8 @@ class LookupDrafter:
     Args:
         prompt_lookup_max, prompt_lookup_min: longest and shortest n-gram that counts as a match.
         num_speculative_tokens: depth of the tree.
-        budget: nodes of the tree, the root included.
+        budget: nodes of the tree, the root included, when a match of at least CONFIDENT tokens is found. Shorter matches, whose
+            guesses are worth less, get at most WEAK_BUDGET nodes: on a CPU a forward over six tokens costs what one over one costs.
     """
 
     siblings = Siblings.FIXED
@@ -39,18 +42,28 @@ class LookupDrafter:
         return [Draft(self._tree(seq)) for seq in seqs]
 
     def _tree(self, seq: Request) -> Tree:
-        builder = TreeBuilder(seq.root, self.budget)
         depth = min(self.depth, seq.room - 1)
+        builder = TreeBuilder(seq.root, min(self.budget, WEAK_BUDGET))
         if depth > 0 and self.budget > 1:
-            for start in _continuations(np.asarray(seq.tokens), self.longest, self.shortest):
-                builder.add_chain(seq.tokens[start : start + depth])
+            for start, length in _continuations(np.asarray(seq.tokens), self.longest, self.shortest):
+                if length >= CONFIDENT:
+                    builder.budget = self.budget
                 if builder.full:
                     break
+                builder.add_chain(_copy(seq.tokens, start, depth))
         return builder.build()
 
 
-def _continuations(tokens: np.ndarray, longest: int, shortest: int) -> Iterator[int]:
-    """Where earlier occurrences of the last n-gram go on, longest n first, then latest first."""
+def _copy(tokens: list[int], start: int, count: int) -> list[int]:
+    """`count` tokens from `start` on; where they reach the end, the copy goes on with itself, as a text that repeats would."""
+    copied: list[int] = tokens[start : start + count]
+    while len(copied) < count:
+        copied.append(copied[start + len(copied) - len(tokens)])
+    return copied
+
+
+def _continuations(tokens: np.ndarray, longest: int, shortest: int) -> Iterator[tuple[int, int]]:
+    """Where earlier occurrences of the last n-gram go on, with n; longest first, then latest first."""
     last = len(tokens) - 1
     ends = np.flatnonzero(tokens[:last] == tokens[last])  # matches of length 1 end here
     by_length = [ends]
@@ -65,4 +78,4 @@ def _continuations(tokens: np.ndarray, longest: int, shortest: int) -> Iterator[
         for end in by_length[n - 1][::-1].tolist():
             if end not in seen:
                 seen.add(end)
-                yield end + 1
+                yield end + 1, n

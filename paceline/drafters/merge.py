@@ -11,7 +11,8 @@ from ..tree import Tree, TreeBuilder
 
 
 class MergedDrafter:
-    """Merges the proposals of deterministic drafters, node by node in turns, so that each has its share of the budget.
+    """Merges the proposals of deterministic drafters. The first one that fills the budget alone spares the others their work;
+    else nodes are taken in turns, so that each drafter has its share.
 
     Raises IncompatibleRule for drafters that sample: a merged tree is no draw from either of them.
     """
@@ -25,8 +26,12 @@ class MergedDrafter:
         self.target_layer_ids = tuple(sorted({i for d in drafters for i in d.target_layer_ids}))
 
     def propose(self, seqs: Sequence[Request]) -> list[Draft]:
-        proposals = zip(*(d.propose(seqs) for d in self.drafters), strict=True)
-        return [Draft(_merged([d.tree for d in drafts], self.budget)) for drafts in proposals]
+        trees: list[list[Tree]] = [[] for _ in seqs]
+        for drafter in self.drafters:
+            asked = [i for i, own in enumerate(trees) if not any(len(t) >= self.budget for t in own)]
+            for i, draft in zip(asked, drafter.propose([seqs[i] for i in asked]) if asked else [], strict=True):
+                trees[i].append(draft.tree)
+        return [Draft(_merged(own, self.budget)) for own in trees]
 
 
 def _merged(trees: Sequence[Tree], budget: int) -> Tree:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -58,6 +59,11 @@ class HFTarget:
     @property
     def device(self) -> torch.device:
         return torch.device(self.model.device)
+
+    @cached_property
+    def vocabulary(self) -> dict[str, int]:
+        """Token strings and their ids; empty without a tokenizer."""
+        return dict(self.tokenizer.get_vocab()) if self.tokenizer is not None else {}
 
     @property
     def dtype(self) -> torch.dtype:

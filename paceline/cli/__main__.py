@@ -1,0 +1,5 @@
+"""`python -m paceline.cli`."""
+
+from . import main
+
+main()

@@ -1,0 +1,137 @@
+"""`paceline bench`: methods and Transformers peers side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import InvalidRequest
+from . import common, options
+from .console import Progress, quiet_transformers, stderr, write
+
+if TYPE_CHECKING:
+    from ..bench.journal import Journal
+    from ..bench.lineup import Lineup
+    from ..bench.report import Report
+    from ..bench.settings import Settings
+    from ..bench.suites import Prompt
+
+DraftWeights = Annotated[
+    str, typer.Option(help="auto, plain, packed or int4: how our draft model holds its weights. Peers draft with plain ones.")
+]
+Methods = Annotated[str, typer.Option(help="Comma list of methods; `paceline methods` lists them.")]
+Peers = Annotated[
+    str,
+    typer.Option(
+        help="Comma list of transformers, transformers-lookup, transformers-assisted (with the draft model) and "
+        "transformers-early-exit[:LAYERS]; empty for none."
+    ),
+]
+Prompts = Annotated[Path | None, typer.Option(help="JSONL file with id, task and turns on each line. The default is a small built-in set.")]
+Limit = Annotated[int | None, typer.Option(help="Prompts per task; sub-tasks count as their task.")]
+BatchSize = Annotated[int, typer.Option(help="Prompts that our methods decode at once; above 1 they run at 1 too. Peers run at 1.")]
+Repeat = Annotated[int, typer.Option(help="How often to decode everything.")]
+Json = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        help="- for one last line of JSON on stdout (the table goes to stderr), or a file, with which a bench that was cut short goes on.",
+    ),
+]
+
+
+def main(
+    model: options.Model = common.EMBEDDED,
+    draft_model: options.DraftModel = None,
+    draft_weights: DraftWeights = "auto",
+    methods: Methods = "none,lookup",
+    peers: Peers = "transformers",
+    prompts: Prompts = None,
+    limit: Limit = None,
+    max_new_tokens: options.MaxNewTokens = 128,
+    budget: options.Budget = None,
+    num_speculative_tokens: options.NumSpeculativeTokens = None,
+    dtype: options.Dtype = "auto",
+    batch_size: BatchSize = 1,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = None,
+    repeat: Repeat = 1,
+    json: Json = None,
+) -> None:
+    """Measure methods against plain decoding and Transformers, in one process and interleaved per prompt.
+
+    Each prompt is its first turn in the model's chat template. Speed is tokens over the wall time of the whole decode.
+    """
+    from ..bench import suites
+    from ..bench.settings import Settings
+
+    settings = Settings(
+        model, draft_model, draft_weights, _names(methods), _names(peers), None if prompts is None else str(prompts), limit, max_new_tokens,
+        budget, num_speculative_tokens, dtype, batch_size, temperature, seed, repeat,
+    )  # fmt: skip
+    chosen = suites.choose(suites.read(prompts), limit)
+    file = None if json in (None, "-") else Path(str(json))
+    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        raise InvalidRequest(f"--json {file} is no file in a folder that exists; make the folder first, or give another name")
+    report = _measure(settings, chosen, file)
+    _publish(report, file, to_stdout=json == "-")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _measure(settings: Settings, prompts: list[Prompt], file: Path | None) -> Report:
+    from ..bench import environment, lineup, report, run
+    from ..bench.journal import Journal
+
+    mark = settings.fingerprint(prompts, versions=environment.versions(), code=environment.code())
+    journal = Journal(file, mark)
+    if journal.resumed:
+        stderr().print(f"going on after {journal.resumed} decodes that are in {journal.file}")
+    quiet_transformers()
+    with Progress() as say:
+        models = lineup.line_up(settings, say)
+    encoded = run.encode_all(models.target, prompts)
+    _decode_all(models, settings, prompts, encoded, journal)
+    made = report.build(models, settings, prompts, encoded, journal.rows)
+    if file is not None:
+        report.write(made, file)
+        journal.close()
+    return made
+
+
+def _decode_all(lineup: Lineup, settings: Settings, prompts: list[Prompt], encoded: list[list[int]], journal: Journal) -> None:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    from ..bench import run
+
+    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    total = sum(1 for _ in run.jobs(lineup.runs, len(prompts), settings.batch_size, settings.repeat))
+    with Bar(*columns, console=stderr(), refresh_per_second=1, transient=True) as bar:  # seldom: decoding needs the processor
+        task = bar.add_task("decoding", total=total)
+
+        def advance(job: run.Job) -> None:
+            bar.update(task, advance=1, description=job.run.name)
+
+        run.run_all(lineup, settings, prompts, encoded, journal, advance)
+
+
+def _publish(report: Report, file: Path | None, to_stdout: bool) -> None:
+    from rich.console import Console
+
+    from ..bench.report import as_json
+    from ..bench.table import show
+
+    console = Console(file=sys.stderr if to_stdout else sys.stdout, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(file=console.file, width=200, markup=False, highlight=False, emoji=False)
+    show(report, console)
+    if to_stdout:
+        write(as_json(report) + "\n")
+    elif file is not None:
+        console.print(f"written to {file}")

@@ -1,0 +1,161 @@
+"""From options to a loaded model and a method. What can be checked without the model is checked before it is loaded."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidRequest
+from ..methods import DRAFTERS, parse
+from .console import Progress, quiet_transformers
+
+if TYPE_CHECKING:
+    from ..draft import Drafter
+    from ..rules.walk import Rule
+    from ..sampling import SamplingParams
+    from ..targets.hf import HFTarget
+
+EMBEDDED = "smollm2"
+
+
+@dataclass(frozen=True)
+class Models:
+    """What to load, and how."""
+
+    model: str
+    draft_model: str | None
+    dtype: str
+    device: str
+    revision: str | None
+    weights: str
+    draft_weights: str | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The method and what its drafter is told."""
+
+    method: str
+    num_speculative_tokens: int | None
+    budget: int | None
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything that decoding needs, ready."""
+
+    target: HFTarget
+    draft: HFTarget | None
+    drafter: Drafter
+    rule: Rule
+    params: SamplingParams
+    method: str
+
+
+def read_prompt(prompt: str) -> str:
+    """The prompt, or stdin without its last line break if it is `-`."""
+    if prompt == "-":
+        prompt = sys.stdin.read().removesuffix("\n")
+    if not prompt.strip():
+        raise InvalidRequest("the prompt is empty; give some text")
+    return as_text(prompt)
+
+
+def as_text(read: str) -> str:
+    """The same string. Raises InvalidRequest if the system read bytes that are not UTF-8."""
+    try:
+        read.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("the prompt is not UTF-8 text; convert it first, for example with iconv") from None
+    return read
+
+
+def check(models: Models, plan: Plan, *, stream: bool | None, as_json: bool) -> None:
+    """Raise InvalidRequest for an unknown method, and for options that are missing or would have no effect."""
+    drafters, _ = parse(plan.method)
+    used = set().union(*(DRAFTERS[name].options for name in drafters))
+    options = {"draft_model": models.draft_model, "num_speculative_tokens": plan.num_speculative_tokens, "budget": plan.budget}
+    if idle := [name for name, value in options.items() if value is not None and name not in used]:
+        raise InvalidRequest(f"{_flags(idle)} no effect with method {plan.method}; leave it out or choose another --method")
+    if "draft_model" in drafters and models.draft_model is None:
+        raise InvalidRequest("method draft_model needs a draft model; give one with --draft-model")
+    if models.weights == "int4":
+        raise InvalidRequest("--weights int4 would make the target another model; only --draft-weights can be int4")
+    if models.draft_weights is not None and models.draft_model is None:
+        raise InvalidRequest("--draft-weights has no effect without a draft model; give --draft-model or leave it out")
+    if models.revision is not None and (models.model == EMBEDDED or Path(models.model).expanduser().exists()):
+        raise InvalidRequest(f"--revision has no effect with {models.model}, which is not on the hub; leave it out")
+    if models.revision is not None and "@" in models.model:
+        raise InvalidRequest(f"--revision {models.revision} and {models.model} both name a revision; give one of them")
+    if stream and as_json:
+        raise InvalidRequest("--stream has no effect with --json, which prints one line at the end; leave one of them out")
+
+
+def streams(stream: bool | None, as_json: bool) -> bool:
+    """Whether text is printed as it comes."""
+    return not as_json and (sys.stdout.isatty() if stream is None else stream)
+
+
+def sampling_params(
+    max_new_tokens: int,
+    temperature: float,
+    repetition_penalty: float,
+    *,
+    top_p: float | None,
+    top_k: int | None,
+    min_p: float | None,
+    seed: int | None,
+    stop: list[str] | None,
+) -> SamplingParams:
+    """Sampling settings. A seed is chosen if sampling needs one, so that a report can name it.
+
+    Raises InvalidRequest for a bad value, and for sampling options at temperature 0.
+    """
+    sampling = {"top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed}
+    if temperature == 0 and (idle := [name for name, value in sampling.items() if value is not None]):
+        raise InvalidRequest(f"{_flags(idle)} no effect at temperature 0 (greedy decoding); set --temperature or leave it out")
+    from ..sampling import SamplingParams
+
+    return SamplingParams(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=1.0 if top_p is None else top_p,
+        top_k=top_k or 0,
+        min_p=min_p or 0.0,
+        repetition_penalty=repetition_penalty,
+        seed=secrets.randbelow(2**31) if seed is None and temperature > 0 else seed,
+        stop=tuple(stop or ()),
+    )
+
+
+def messages(system: str | None = None, user: str | None = None) -> list[dict[str, str]]:
+    """The beginning of a conversation."""
+    return [{"role": role, "content": text} for role, text in (("system", system), ("user", user)) if text is not None]
+
+
+def _flags(names: list[str]) -> str:
+    """The options by these names, with the verb that fits."""
+    return f"{' and '.join('--' + name.replace('_', '-') for name in names)} {'has' if len(names) == 1 else 'have'}"
+
+
+def open_session(models: Models, plan: Plan, params: SamplingParams, progress: Progress) -> Session:
+    """Load the models and build the method. Raises a PacelineError that says what is wrong."""
+    from .. import api
+    from ..targets.load import load, load_draft, resolve
+
+    quiet_transformers()
+    for name in filter(None, (models.model, models.draft_model)):
+        resolve(name, None, progress)  # a folder that is not there is known before anything is loaded
+    target = load(
+        models.model, dtype=models.dtype, device=models.device, weights=models.weights, revision=models.revision, progress=progress
+    )
+    draft = None
+    if models.draft_model is not None:
+        draft = load_draft(
+            models.draft_model, dtype=models.dtype, device=models.device, weights=models.draft_weights or "auto", progress=progress
+        )
+    drafter, rule = api.method_for(target, plan.method, draft, plan.num_speculative_tokens, plan.budget)
+    return Session(target, draft, drafter, rule, params, plan.method)

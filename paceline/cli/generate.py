@@ -1,0 +1,98 @@
+"""`paceline generate`: one prompt, one answer."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import InvalidRequest
+from ..methods import parse
+from . import common, options
+from .console import Progress, write
+
+if TYPE_CHECKING:
+    from .running import Run
+
+Prompt = Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.", show_default=False)]
+Chat = Annotated[bool, typer.Option("--chat/--raw", help="Put the prompt into the model's chat template, or take it as it is.")]
+Stats = Annotated[bool, typer.Option("--stats", help="Print statistics, and the speed-up over plain decoding of the same prompt.")]
+
+
+def main(
+    prompt: Prompt,
+    model: options.Model = common.EMBEDDED,
+    method: options.Method = "lookup",
+    draft_model: options.DraftModel = None,
+    num_speculative_tokens: options.NumSpeculativeTokens = None,
+    budget: options.Budget = None,
+    max_new_tokens: options.MaxNewTokens = 128,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    seed: options.Seed = None,
+    stop: options.Stop = None,
+    chat: Chat = True,
+    system: options.System = None,
+    stream: options.Stream = None,
+    stats: Stats = False,
+    as_json: options.Json = False,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    revision: options.Revision = None,
+    weights: options.Weights = "auto",
+    draft_weights: options.DraftWeights = None,
+) -> None:
+    """Answer one prompt."""
+    models = common.Models(model, draft_model, dtype, device, revision, weights, draft_weights)
+    plan = common.Plan(method, num_speculative_tokens, budget)
+    common.check(models, plan, stream=stream, as_json=as_json)
+    if system is not None and not chat:
+        raise InvalidRequest("--system has no effect with --raw; leave one of them out")
+    text = common.read_prompt(prompt)
+    with Progress() as progress:
+        progress("starting")
+        params = common.sampling_params(
+            max_new_tokens, temperature, repetition_penalty, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=stop
+        )
+        session = common.open_session(models, plan, params, progress)
+        tokens = _encode(session, text, system, chat)
+        _answer(session, tokens, progress, live=common.streams(stream, as_json), stats=stats, as_json=as_json)
+
+
+def _encode(session: common.Session, text: str, system: str | None, chat: bool) -> list[int]:
+    from .. import api
+
+    return api.encode(session.target, common.messages(system, text) if chat else text, chat)
+
+
+def _answer(session: common.Session, tokens: list[int], progress: Progress, *, live: bool, stats: bool, as_json: bool) -> None:
+    from .running import decode_once, record, shower, warm_up
+
+    if stats or as_json:
+        progress("warming up")
+        warm_up(session, tokens)
+    run = decode_once(session, tokens, shower(progress, live))
+    progress.stop()
+    if as_json:
+        write(json.dumps(record(session, run)) + "\n")
+    else:
+        write("\n" if live else run.completion.text + "\n")
+    if stats:
+        _print_stats(session, tokens, run, progress)
+
+
+def _print_stats(session: common.Session, tokens: list[int], run: Run, progress: Progress) -> None:
+    """The table, after decoding the same prompt once more without a draft."""
+    from .report import compared, print_rows, rows
+    from .running import decode_once, plain, shower
+
+    found = rows(session, run)
+    if parse(session.method)[0] != ["none"]:
+        baseline = decode_once(plain(session), tokens, shower(progress, False, "decoding once more without a draft"))
+        found += compared(session, run, baseline)
+    progress.stop()
+    print_rows(found)

@@ -1,0 +1,31 @@
+"""The options that commands share, each defined once."""
+
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str, typer.Option(help="smollm2 (embedded), a folder, a .gguf file, or a hub id such as owner/name or owner/name@revision.")
+]
+Method = Annotated[str, typer.Option(help="drafter, drafter/rule or drafter+drafter; `paceline methods` lists them.")]
+DraftModel = Annotated[str | None, typer.Option(help="A small model with the same tokenizer, for method draft_model.")]
+NumSpeculativeTokens = Annotated[int | None, typer.Option(min=1, help="Depth of the draft.")]
+Budget = Annotated[int | None, typer.Option(min=1, help="Nodes of the draft tree, the root included.")]
+MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
+TopP = Annotated[float | None, typer.Option(help="Sample from the likeliest tokens up to this mass.")]
+TopK = Annotated[int | None, typer.Option(help="Sample from this many of the likeliest tokens.")]
+MinP = Annotated[float | None, typer.Option(help="Sample from tokens at least this likely, relative to the likeliest one.")]
+RepetitionPenalty = Annotated[float, typer.Option(help="Above 1 discourages tokens of prompt and output; 1 is off.")]
+Seed = Annotated[int | None, typer.Option(help="For repeatable sampling.")]
+Stop = Annotated[list[str] | None, typer.Option(help="End the answer before this text; may be given several times.")]
+System = Annotated[str | None, typer.Option(help="A system message before the conversation.")]
+Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", help="Print text as it comes. The default on a terminal.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of the text.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16; auto is bfloat16 where the hardware has it.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 and so on.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
+Weights = Annotated[str, typer.Option(help="auto, packed (in the CPU's layout) or plain; the numbers are the same.")]
+DraftWeights = Annotated[
+    str | None, typer.Option(help="auto, plain, packed or int4 (rounded, quicker to read); never changes the text's law.")
+]

@@ -1,0 +1,72 @@
+"""The table that --stats prints on stderr after the answer."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from .common import Session
+from .console import stderr
+from .running import Run
+
+Rows = list[tuple[str, str]]
+
+
+def print_rows(rows: Rows) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    stderr().print(table)
+
+
+def rows(session: Session, run: Run) -> Rows:
+    """What happened, each figure with what it means."""
+    stats, share = run.completion.stats, run.time_share
+    count = len(run.completion.tokens)
+    return [
+        ("method", f"{session.method}, rule {session.rule.name}: {'lossless' if session.rule.lossless else 'LOSSY'}"),
+        ("tokens", f"{count} in {run.target.forwards} target forwards"),
+        (
+            "mean acceptance length",
+            f"{stats.mean_acceptance_length:.2f} = 1 + accepted / rounds = 1 + {stats.accepted} / {stats.rounds}",
+        ),
+        ("tokens per second", f"{run.tokens_per_second:.1f} = {count} / {run.seconds:.2f} s, prompt included"),
+        ("time", ", ".join(f"{name} {part:.0%}" for name, part in share.items()) + _gpu_note(session)),
+    ]
+
+
+def compared(session: Session, run: Run, plain: Run) -> Rows:
+    """The measured speed-up over plain decoding, and whether the text is the same (at temperature 0)."""
+    speedup = run.tokens_per_second / plain.tokens_per_second
+    found = [
+        (
+            "speed-up",
+            f"{speedup:.2f}x = {run.tokens_per_second:.1f} / {plain.tokens_per_second:.1f} tokens per second "
+            "(measured: once, here, against paceline's own plain decoding)",
+        )
+    ]
+    if session.params.greedy:
+        found.append(("text", _same(session, run, plain)))
+    return found
+
+
+def _same(session: Session, run: Run, plain: Run) -> str:
+    if run.completion.text == plain.completion.text:
+        return "identical to plain decoding"
+    differs = f"differs from plain decoding, {_first_difference(session, run, plain)}: "
+    if not session.rule.lossless:
+        return f"{differs}rule {session.rule.name} is lossy"
+    dtype = str(session.target.dtype).removeprefix("torch.")
+    if dtype == "float32":
+        return f"{differs}in float32 only a tie may do that, so please report the prompt"
+    return f"{differs}in {dtype} a near-tie may fall either way; --dtype float32 compares without that"
+
+
+def _first_difference(session: Session, run: Run, plain: Run) -> str:
+    ours, theirs = run.completion.tokens, plain.completion.tokens
+    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    spelled = [repr(session.target.tokenizer.decode(tokens[at : at + 1])) for tokens in (ours, theirs)]
+    return f"token {at + 1} is {spelled[0]} and not {spelled[1]}"
+
+
+def _gpu_note(session: Session) -> str:
+    return "" if session.target.device.type == "cpu" else " (of the calls, not of the kernels)"

@@ -1,0 +1,57 @@
+"""Draft weights in 4 bits: a draft model guesses, so its rounding can cost acceptance but never changes what is emitted.
+
+Groups of 32 inputs share a scale and a zero point (asymmetric, round to nearest), stored for torch's own int4 CPU kernel. That kernel
+is quick for a few rows and slow for many, so each layer keeps its packed bfloat16 weight too, for prompts: a quarter more memory. A
+target is never quantised here: that would be another model.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from .pack import PackedLinear, can_pack, replace_linears
+
+GROUP = 32  # inputs per scale
+_ROWS = 16  # the kernel wants outputs in multiples of this
+_FEW = 8  # up to so many tokens the int4 kernel is the quicker one
+
+
+class Int4Linear(nn.Module):
+    """`nn.Linear` in bfloat16 with a 4-bit weight."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        blocks = linear.weight.detach().float().reshape(linear.out_features, -1, GROUP)  # (out, groups, GROUP)
+        low, high = blocks.amin(-1), blocks.amax(-1)
+        scale = ((high - low) / 15).clamp(min=1e-8)
+        codes = ((blocks - low[..., None]) / scale[..., None]).round_().clamp_(0, 15).to(torch.int32).flatten(1)
+        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 2)
+        self.scales = torch.stack([scale, low + 8 * scale], -1).transpose(0, 1).contiguous().to(torch.bfloat16)  # the kernel's 0 is code 8
+        self.wide = PackedLinear(linear)
+        self.bias = self.wide.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[:-1].numel() > _FEW:
+            out: torch.Tensor = self.wide(x)
+            return out
+        rows: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x.flatten(0, -2), self.packed, GROUP, self.scales)
+        few = rows.view(*x.shape[:-1], self.out_features)
+        return few if self.bias is None else few + self.bias
+
+
+def can_quantize(model: nn.Module) -> bool:
+    """Whether the int4 kernel serves this model: bfloat16 on a CPU."""
+    ready = hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu")
+    return ready and can_pack(model) and all(p.dtype == torch.bfloat16 for p in model.parameters())
+
+
+def quantize(model: nn.Module) -> nn.Module:
+    """Replace all linear layers in place, layer by layer. Layers whose shape the kernel cannot take are packed instead."""
+    return replace_linears(model, _quantized)
+
+
+def _quantized(linear: nn.Linear) -> nn.Module:
+    fits = linear.in_features % GROUP == 0 and linear.out_features % _ROWS == 0
+    return Int4Linear(linear) if fits else PackedLinear(linear)
