@@ -59,8 +59,7 @@ def main(
             max_new_tokens, temperature, repetition_penalty, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=stop
         )
         session = common.open_session(models, plan, params, progress)
-        tokens = _encode(session, text, system, chat)
-        _answer(session, tokens, progress, live=common.streams(stream, as_json), stats=stats, as_json=as_json)
+        _answer(session, _encode(session, text, system, chat), progress, live=common.streams(stream, as_json), stats=stats, as_json=as_json)
 
 
 def _encode(session: common.Session, text: str, system: str | None, chat: bool) -> list[int]:

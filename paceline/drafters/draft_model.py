@@ -10,6 +10,7 @@ Axes: M draft nodes, V vocabulary.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +19,7 @@ import torch
 from ..draft import Draft, Siblings
 from ..sampling import process, truncate
 from ..sequence import Sequence as Request
-from ..targets.base import Target
+from ..targets.base import Cache, Target
 from ..tree import Tree
 
 
@@ -84,6 +85,11 @@ class _Growth:
         return Tree(tuple(self.tokens[n] for n in chosen), tuple(index[self.parents[n]] for n in chosen))
 
 
+def _free(cache: Cache, states: dict[int, _State]) -> None:
+    for state in states.values():
+        cache.free(state.slot)
+
+
 class DraftModelDrafter:
     """Drafts with a whole small model, which keeps its own cache and brings itself up to date with each sequence.
 
@@ -118,7 +124,8 @@ class DraftModelDrafter:
         self.width, self.stop_below, self.sampled = width, stop_below, sampled
         self.context = min(context or 1 << 30, model.max_length // 2 if model.max_length else 1 << 30)
         self.siblings = Siblings.WITHOUT_REPLACEMENT if sampled else Siblings.FIXED
-        self._states: dict[int, _State] = {}
+        self._states: dict[int, _State] = {}  # by the target's slot
+        weakref.finalize(self, _free, model.cache, self._states)  # its slots end with it
 
     def propose(self, seqs: Sequence[Request]) -> list[Draft]:
         growths = [self._begin(seq) for seq in seqs]
@@ -127,9 +134,14 @@ class DraftModelDrafter:
             out = self.model.verify(trees, [g.state.slot for g in live])
             for i, (growth, tree) in enumerate(zip(live, trees, strict=True)):
                 growth.state.scratch = tree
-                rows = out.logits[out.span(i)][-len(growth.running) :, : self.vocab_size]
+                rows = self._fit(out.logits[out.span(i)][-len(growth.running) :])
                 self._sample(growth, rows[0]) if self.sampled else self._expand(growth, rows)
         return [self._finish(g) for g in growths]
+
+    def _fit(self, rows: torch.Tensor) -> torch.Tensor:
+        """(M, V) logits over the target's vocabulary, however the draft model's own is padded."""
+        missing = self.vocab_size - rows.shape[1]
+        return torch.nn.functional.pad(rows, (0, missing), value=-math.inf) if missing > 0 else rows[:, : self.vocab_size]
 
     def _begin(self, seq: Request) -> _Growth:
         """Bring the draft model's cache to what it should know of this sequence, and plan the first forward."""
@@ -141,6 +153,8 @@ class DraftModelDrafter:
             state.start = max(0, len(seq.tokens) - self.context)
             self._reconcile(state, [])
             fed = seq.tokens[state.start :]
+        if max(fed) >= self.model.vocab_size:  # a token that the draft model cannot read
+            depth = 0
         if depth > 0 and len(fed) > self.depth + 2:  # a prompt: read it without computing logits
             self.model.prefill([state.slot], [fed[:-1]])
             state.tokens += fed[:-1]
