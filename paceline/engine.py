@@ -59,7 +59,7 @@ def rounds(target: Target, drafter: Drafter, rule: Rule, seqs: Sequence[Request]
             _record(seq, out.logits[out.span(i)], kept, new)
             if out.features is not None:
                 seq.add_features(out.features[out.span(i)][kept])
-            _check_invariants(target, seq, draft)
+            _check_invariants(target, seq, layer_ids)
             done.append(Round(seq, new, len(kept) - 1, draft, path, seq.finish_reason))
         yield from done  # all are whole before a reader may stop
 
@@ -75,8 +75,10 @@ def prefill(target: Target, seqs: Sequence[Request], layer_ids: Sequence[int] = 
     for seq in seqs:
         if seq.slot is None:
             seq.slot = target.cache.open(len(seq.tokens) + seq.room + 64)
-        if layer_ids and seq.num_features < target.cache.length(seq.slot):  # cached by a drafter that reads none
-            target.cache.truncate(seq.slot, seq.num_features)
+        if layer_ids:
+            seq.keep_features(seq.num_features, layer_ids)
+            if seq.num_features < target.cache.length(seq.slot):  # cached by a drafter that reads none, or others
+                target.cache.truncate(seq.slot, seq.num_features)
         if target.cache.length(seq.slot) < len(seq.tokens) - 1:
             behind.append(seq)
     if not behind:
@@ -134,7 +136,7 @@ def _record(seq: Request, logits: torch.Tensor, kept: Sequence[int], new: Sequen
         seq.logprobs.append(Logprob(token, float(row[token]), top))
 
 
-def _check_invariants(target: Target, seq: Request, draft: Draft) -> None:
+def _check_invariants(target: Target, seq: Request, layer_ids: Sequence[int]) -> None:
     length = target.cache.length(_slot(seq))
     assert length == len(seq.tokens) - 1, f"{length} cached tokens for {len(seq.tokens)} tokens"
-    assert not seq.num_features or seq.num_features == length, f"{seq.num_features} features for {length} cached tokens"
+    assert not layer_ids or seq.num_features == length, f"{seq.num_features} features for {length} cached tokens"

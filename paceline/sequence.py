@@ -52,6 +52,7 @@ class Sequence:
         self.tokens: list[int] = []
         self.slot: int | None = None
         self._features: list[torch.Tensor] = []
+        self._feature_layers: tuple[int, ...] = ()
         self.restart(tokens, params or SamplingParams(), text)
 
     def restart(self, tokens: Tokens[int], params: SamplingParams, text: Text | None = None) -> None:
@@ -130,7 +131,9 @@ class Sequence:
         """Append (n, F) features of n newly cached tokens."""
         self._features.append(rows)
 
-    def keep_features(self, length: int) -> None:
-        """Forget the features of all but the first `length` tokens."""
+    def keep_features(self, length: int, layer_ids: Tokens[int] | None = None) -> None:
+        """Forget the features of all but the first `length` tokens, and all of them if they are of other layers than these."""
         features = self.features
+        if layer_ids is not None and self._feature_layers != (*layer_ids,):
+            features, self._feature_layers = None, (*layer_ids,)
         self._features = [] if features is None or length == 0 else [features[:length]]

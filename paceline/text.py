@@ -67,4 +67,5 @@ class TextStream:
         """The whole text, with whatever was held back; call it when no more tokens come."""
         if not self.stopped:
             self._take(flush=True)
+            self._find_stop()  # beside half a character
         return self._all

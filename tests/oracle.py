@@ -15,7 +15,11 @@ Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @torch.no_grad()
 def oracle(
-    model: Any, prompt: Sequence[int], count: int, processors: Sequence[Processor] = (), ended: Callable[[list[int]], bool] = lambda _: False
+    model: Any,
+    prompt: Sequence[int],
+    count: int,
+    processors: Sequence[Processor] = (),
+    ended: Callable[[list[int]], bool] = lambda _: False,
 ) -> list[int]:
     """The prompt and up to `count` greedy tokens, with Transformers' processors applied; the last token is the one that `ended` it."""
     tokens = list(prompt)

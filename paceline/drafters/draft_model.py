@@ -147,12 +147,15 @@ class DraftModelDrafter:
         """Bring the draft model's cache to what it should know of this sequence, and plan the first forward."""
         state = self._state(seq)
         self._reconcile(state, seq.tokens[state.start :])
+        if not state.tokens:  # nothing in common, as when another sequence takes over the slot
+            state.start = 0
         depth = min(self.depth, seq.room - 1, self.budget - 1)
         fed = seq.tokens[state.start + len(state.tokens) :]
         if len(fed) > self.context or self._too_long(len(seq.tokens) - state.start + depth):
             state.start = max(0, len(seq.tokens) - self.context)
             self._reconcile(state, [])
             fed = seq.tokens[state.start :]
+            depth = min(depth, self.model.max_length - len(fed)) if self.model.max_length else depth
         if max(fed) >= self.model.vocab_size:  # a token that the draft model cannot read
             depth = 0
         if depth > 0 and len(fed) > self.depth + 2:  # a prompt: read it without computing logits
@@ -203,7 +206,7 @@ class DraftModelDrafter:
         ]
         new.sort(key=lambda n: -growth.scores[n])
         reached = growth.depths[new[0]] if new else growth.depth
-        if reached >= growth.depth or growth.scores[new[0]] < math.log(self.stop_below):
+        if reached >= growth.depth or math.exp(growth.scores[new[0]]) < self.stop_below:
             growth.running = []
         else:
             floor = sorted(growth.scores, reverse=True)[: self.budget][-1] if len(growth.scores) > self.budget else -math.inf

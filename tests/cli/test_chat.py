@@ -70,9 +70,8 @@ def test_stats_tell_how_many_prompt_tokens_were_re_used(chat: Call) -> None:
     assert "mean acceptance length" in err
 
 
-@pytest.fixture
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C is pressed in the third round of the first answer."""
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C in the third round of the next answer."""
     stream, answers = api.stream, []
 
     def pressed(*args: Any) -> Iterator[Any]:
@@ -85,30 +84,23 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "stream", pressed)
 
 
-@pytest.mark.usefixtures("interrupted")
-def test_ctrl_c_stops_the_answer_and_keeps_the_chat_whole(chat: Call, model: str) -> None:
+def test_ctrl_c_stops_the_answer_and_keeps_the_chat_whole(chat: Call, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(monkeypatch)
     lines = ["the rain falls", "a bird sings on the wall"]
     first, second = turns(chat("--json", "--method", "none", stdin="\n".join(lines)))
     assert (first["finish_reason"], len(first["tokens"])) == ("abort", 3)
     assert second["reused_prompt_tokens"] >= first["prompt_tokens"]
-    assert second["tokens"] == fresh_after(model, lines, first["text"])
+    assert second["tokens"] == fresh(model, lines, [first["text"]])
 
 
-def fresh_after(model: str, lines: list[str], answer: str) -> list[int]:
-    from paceline import engine
-    from paceline.methods import build
-
-    target = load(model, dtype="float32")
-    messages = [{"role": r, "content": c} for r, c in (("user", lines[0]), ("assistant", answer), ("user", lines[1]))]
-    seq = api.request(target, messages, SamplingParams(max_new_tokens=24))
-    return engine.generate(target, *build("none", target), [seq])[0].output
-
-
-@pytest.mark.usefixtures("interrupted")
-def test_ctrl_c_shows_the_text_that_a_stop_string_held_back(chat: Call) -> None:
-    plain = turns(chat("--json", "--method", "none", stdin="the rain falls"))[0]["text"]
-    held = chat("--method", "none", "--stream", "--stop", plain[1:] + "never there", stdin="the rain falls").out
-    assert held.rstrip("\n")
+def test_ctrl_c_shows_the_text_that_a_stop_string_held_back(chat: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(monkeypatch)
+    partial = turns(chat("--json", "--method", "none", stdin="the rain falls"))[0]["text"]
+    assert partial
+    whole = turns(chat("--json", "--method", "none", stdin="the rain falls"))[0]["text"]
+    interrupt(monkeypatch)
+    held = chat("--method", "none", "--stream", "--stop", whole + "never there", stdin="the rain falls").out
+    assert held == partial + "\n"
 
 
 def test_ctrl_c_while_a_model_is_loaded_ends_with_130(chat: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,3 +110,10 @@ def test_ctrl_c_while_a_model_is_loaded_ends_with_130(chat: Call, monkeypatch: p
     monkeypatch.setattr("paceline.targets.load.load", pressed)
     result = chat(stdin="the rain\n")
     assert (result.code, result.out, result.err) == (130, "", "")
+
+
+@pytest.mark.real
+def test_the_embedded_model_re_reads_nothing_of_a_first_turn(paceline: Call) -> None:
+    args = ["chat", "--json", "--dtype", "float32", "--max-new-tokens", "8"]
+    first, second = turns(paceline(*args, stdin="Name a colour.\nName another one.\n"))
+    assert second["reused_prompt_tokens"] >= first["prompt_tokens"] + len(first["tokens"]) - 1

@@ -144,7 +144,7 @@ def test_stats_say_where_the_text_differs_from_plain_decoding(
 
 
 @pytest.mark.real
-def test_the_embedded_model_answers_faster_than_it_types(paceline: Call) -> None:
+def test_the_embedded_model_prints_an_answer_and_its_statistics(paceline: Call) -> None:
     result = paceline("generate", "Write a haiku about rain", "--max-new-tokens", "12", "--dtype", "float32", "--stats")
     assert result.code == 0, result.err
     assert len(result.out) > 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 import paceline as package
+from paceline.cli import console
 
 from .conftest import Call
 
@@ -63,6 +65,13 @@ def test_a_reader_who_leaves_ends_it_quietly(model: str) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 1
+
+
+def test_each_piece_of_text_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="utf-8"))
+    console.write("the rain")
+    assert raw.getvalue() == b"the rain"
 
 
 def test_a_fresh_process_prints_json_and_nothing_else(model: str) -> None:

@@ -1,0 +1,87 @@
+"""Attention against a reference that is written out head by head in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from paceline.targets.attention import attend
+from paceline.targets.kv import Segments
+
+HEADS, KV_HEADS, SIZE, CACHED = 6, 2, 8, 5
+CAP = 2.0
+
+
+def reference(query, key, value, mask, scaling=None, softcap=None, sinks=None):
+    """(heads, N, D) in float64; head h reads the keys of its group."""
+    q, k, v = (x[0].double() for x in (query, key, value))
+    scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+    out = torch.zeros(q.shape[0], q.shape[1], v.shape[-1], dtype=torch.float64)
+    for head in range(q.shape[0]):
+        group = head // (q.shape[0] // k.shape[0])
+        for node in range(q.shape[1]):
+            seen = [t for t in range(k.shape[1]) if mask[0, 0, node, t] == 0]
+            scores = [float(q[head, node] @ k[group, t]) * scale for t in seen]
+            if softcap is not None:
+                scores = [softcap * math.tanh(s / softcap) for s in scores]
+            weights = [math.exp(s) for s in scores]
+            total = sum(weights) + (0 if sinks is None else math.exp(float(sinks[head])))
+            out[head, node] = sum(w / total * v[group, t] for w, t in zip(weights, seen, strict=True))
+    return out
+
+
+def case(nodes: int, seed: int = 0):
+    """Query, key, value and the mask of a comb: every node sees the cache, itself and every third node before it."""
+    random = torch.Generator().manual_seed(seed)
+    query = torch.randn(1, HEADS, nodes, SIZE, generator=random)
+    key, value = (torch.randn(1, KV_HEADS, CACHED + nodes, SIZE, generator=random) for _ in range(2))
+    mask = torch.full((1, 1, nodes, CACHED + nodes), torch.finfo(torch.float32).min)
+    mask[..., :CACHED] = 0
+    for node in range(nodes):
+        mask[0, 0, node, [CACHED + i for i in range(node % 3, node + 1, 3)]] = 0
+    return query, key, value, mask
+
+
+def worst(got: torch.Tensor, want: torch.Tensor) -> float:
+    """The largest difference of attention's result (1, N, heads, D) from the reference (heads, N, D)."""
+    return float((got[0].transpose(0, 1).double() - want).abs().max())
+
+
+SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -2.0])
+
+
+@pytest.mark.parametrize("extra", [{}, {"softcap": CAP}, {"sinks": SINKS}, {"softcap": CAP, "sinks": SINKS}], ids=lambda e: "+".join(e))
+@pytest.mark.parametrize("scaling", [None, 0.9])
+@pytest.mark.parametrize("nodes", [1, 7, 64, 65])
+def test_attention_equals_the_reference(nodes, scaling, extra):
+    arrays = case(nodes)
+    given = {"s_aux" if name == "sinks" else name: value for name, value in extra.items()}
+    difference = worst(attend(None, *arrays, scaling=scaling, **given)[0], reference(*arrays, scaling=scaling, **extra))
+    assert difference < 2e-6, f"{nodes} nodes, scaling {scaling}, {list(extra)}: differs by {difference}"
+
+
+def test_the_settings_matter():
+    arrays = case(7)
+    plain = reference(*arrays)
+    others = {
+        "scaling": reference(*arrays, scaling=0.9),
+        "softcap": reference(*arrays, softcap=CAP),
+        "sinks": reference(*arrays, sinks=SINKS),
+    }
+    changes = {name: float((plain - other).abs().max()) for name, other in others.items()}
+    assert min(changes.values()) > 1e-2, f"the cases above would not see a setting that is ignored: {changes}"
+
+
+@pytest.mark.parametrize("extra", [{}, {"softcap": CAP}, {"s_aux": SINKS}], ids=lambda e: "+".join(e) or "plain")
+def test_a_packed_batch_equals_each_sequence_alone(extra):
+    cases = [case(n, seed) for seed, n in enumerate([3, 1, 70])]
+    longest = max(c[3].shape[-1] for c in cases)
+    far = torch.finfo(torch.float32).min
+    mask = torch.cat([torch.nn.functional.pad(c[3], (0, longest - c[3].shape[-1]), value=far) for c in cases], 2)
+    sizes = [c[0].shape[2] for c in cases]
+    key, value = (Segments([c[i] for c in cases], sizes) for i in (1, 2))
+    packed, _ = attend(None, torch.cat([c[0] for c in cases], 2), key, value, mask, **extra)
+    alone = torch.cat([attend(None, *c, **extra)[0] for c in cases], 1)
+    assert torch.allclose(packed, alone, atol=1e-6), f"differs by {float((packed - alone).abs().max())}"

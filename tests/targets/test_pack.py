@@ -1,0 +1,161 @@
+"""Packed and 4-bit weights against the plain layer."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from paceline.targets.hf import HFTarget
+from paceline.targets.pack import PackedLinear, can_pack, pack
+from paceline.targets.quantize import GROUP, Int4Linear, can_quantize, quantize
+from paceline.tree import Tree
+
+from .. import tiny
+
+FLOAT, HALF = torch.float32, torch.bfloat16
+ROWS = [1, 2, 3, 4, 5, 8, 9, 40]
+pytestmark = pytest.mark.skipif(not can_pack(nn.Linear(4, 4)), reason="this build of torch cannot pack linear weights")
+four_bits = pytest.mark.skipif(not can_quantize(nn.Linear(4, 4).to(HALF)), reason="this build of torch has no 4-bit kernel")
+
+
+def linear(dtype: torch.dtype, bias: bool = True, inputs: int = 96, outputs: int = 48) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(inputs, outputs, bias=bias).to(dtype).requires_grad_(False)
+
+
+def inputs(rows: int, dtype: torch.dtype, size: int = 96) -> torch.Tensor:
+    return torch.randn(rows, size, generator=torch.Generator().manual_seed(rows)).to(dtype)
+
+
+def exact(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    out = x.double() @ layer.weight.double().T
+    return out if layer.bias is None else out + layer.bias.double()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", ROWS)
+def test_packed_float32_equals_the_exact_product(rows, bias):
+    layer, x = linear(FLOAT, bias), inputs(rows, FLOAT)
+    difference = float((PackedLinear(layer)(x) - exact(layer, x)).abs().max())
+    assert difference < 1e-5, f"{rows} rows differ by {difference}"
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", ROWS)
+def test_packed_bfloat16_is_the_exact_product_rounded(rows, bias):
+    layer, x = linear(HALF, bias), inputs(rows, HALF)
+    want = exact(layer, x)
+    excess = float(((PackedLinear(layer)(x).double() - want).abs() - want.abs() * 2**-8).max())
+    assert excess < 1e-5, f"{rows} rows: {excess} beyond one rounding to bfloat16"
+
+
+@pytest.mark.parametrize("dtype", [FLOAT, HALF], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_few_rows_give_what_they_give_in_a_larger_batch(rows, dtype):
+    packed, x = PackedLinear(linear(dtype)), inputs(4, dtype)
+    got, want = packed(x[:rows]), packed(x)[:rows]
+    assert torch.equal(got, want), f"{rows} rows differ by {float((got - want).abs().max())}"
+
+
+@pytest.mark.parametrize("shape", [(96,), (1, 1, 96), (1, 3, 96), (2, 5, 96)])
+def test_a_packed_layer_keeps_the_shape_of_its_input(shape):
+    layer, x = linear(FLOAT), inputs(1, FLOAT, 960).flatten()[: torch.Size(shape).numel()].reshape(shape)
+    got, want = PackedLinear(layer)(x), layer(x)
+    assert (got.shape, torch.allclose(got, want, atol=1e-5)) == (want.shape, True)
+
+
+def steps(layer: nn.Linear) -> torch.Tensor:
+    """(out, in) the quantisation step of each weight: its group's range in 15 parts."""
+    blocks = layer.weight.double().reshape(layer.out_features, -1, GROUP)
+    return ((blocks.amax(-1) - blocks.amin(-1)) / 15).repeat_interleave(GROUP, 1)
+
+
+@four_bits
+def test_a_4_bit_weight_is_within_its_quantisation_step():
+    layer = linear(HALF, bias=False)
+    rounded = Int4Linear(layer)
+    unit = torch.eye(96, dtype=HALF)
+    weight = torch.cat([rounded(unit[i : i + 8]) for i in range(0, 96, 8)]).T.double()
+    worst = float(((weight - layer.weight.double()).abs() / steps(layer)).max())
+    assert worst < 0.6, f"{worst} steps off; rounding to nearest is off by half a step, and bfloat16 scales by a little more"
+
+
+@four_bits
+def test_4_bit_groups_with_equal_weights_survive():
+    layer = linear(HALF, bias=False)
+    layer.weight.fill_(0.5)
+    got = Int4Linear(layer)(torch.ones(1, 96, dtype=HALF))
+    assert torch.allclose(got.float(), torch.tensor(48.0), rtol=2**-7), f"96 weights of 0.5 sum to {got[0, 0]}"
+
+
+@four_bits
+def test_a_4_bit_layer_adds_its_bias():
+    layer = linear(HALF)
+    layer.bias.fill_(100)
+    got = float(Int4Linear(layer)(torch.zeros(1, 96, dtype=HALF))[0, 0])
+    assert got == 100
+
+
+@four_bits
+@pytest.mark.parametrize(("rows", "rounded"), [(1, True), (8, True), (9, False), (40, False)])
+def test_many_rows_use_the_bfloat16_weight(rows, rounded):
+    layer, x = linear(HALF), inputs(rows, HALF)
+    difference = float((Int4Linear(layer)(x) - PackedLinear(layer)(x)).abs().max())
+    assert (difference > 0) == rounded, f"{rows} rows differ from the bfloat16 product by {difference}"
+
+
+@four_bits
+def test_layers_that_the_4_bit_kernel_cannot_take_are_packed():
+    model = nn.Sequential(linear(HALF), linear(HALF, outputs=50), linear(HALF, inputs=40))
+    assert [type(layer) for layer in quantize(model)] == [Int4Linear, PackedLinear, PackedLinear]
+
+
+@four_bits
+def test_only_bfloat16_models_are_quantised():
+    assert (can_quantize(linear(HALF)), can_quantize(linear(FLOAT))) == (True, False)
+
+
+def test_a_type_that_the_kernel_cannot_multiply_is_not_packed():
+    assert not can_pack(linear(torch.float16))
+
+
+def wide(tied: bool):
+    """A model whose embedding is larger than a page of memory: what is given back by mistake reads as zeros."""
+    return tiny.build(tiny.config("llama", vocab_size=512, hidden_size=64, tie_word_embeddings=tied)).requires_grad_(False)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_the_embedding_survives_packing(tied):
+    model = wide(tied)
+    before = model.get_input_embeddings().weight.clone()
+    pack(model)
+    assert torch.equal(model.get_input_embeddings().weight, before)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_a_packed_model_gives_the_same_logits(tied):
+    model, ids = wide(tied), torch.tensor([[3, 400, 5, 77, 511]])
+    want = model(ids).logits
+    got = pack(model)(ids).logits
+    difference = float((got - want).abs().max())
+    assert difference < 1e-4, f"differs by {difference}, logits up to {float(want.abs().max())}"
+
+
+def test_packing_leaves_no_plain_linear_layer():
+    kinds = [type(m) for m in pack(wide(True)).modules()]
+    assert (kinds.count(nn.Linear), kinds.count(PackedLinear)) == (0, 15), "2 layers of 7, and the output layer"
+
+
+def test_a_packed_target_verifies_a_tree_as_the_plain_one():
+    tree = Tree((5, 6, 7, 8), (-1, 0, 0, 1))
+    targets = [tiny.target(), HFTarget(pack(copy.deepcopy(tiny.plain("llama"))))]
+    rows = []
+    for target in targets:
+        slot = target.cache.open()
+        target.prefill([slot], [[1, 2, 3, 4]])
+        rows.append(target.verify([tree], [slot]).logits)
+    difference = float((rows[0] - rows[1]).abs().max())
+    assert difference < 1e-4, f"differs by {difference}, logits up to {float(rows[0].abs().max())}"

