@@ -51,7 +51,14 @@ def _template(target: HFTarget, messages: list[Any]) -> list[int]:
     tokenizer = _tokenizer(target)
     if not tokenizer.chat_template:
         raise InvalidRequest(f"the tokenizer of {target.name} has no chat template; send raw text instead (--raw, chat=False)")
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    from jinja2 import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except TemplateError as error:
+        raise InvalidRequest(
+            f"the chat template of {target.name} refuses this conversation ({error}); leave the system message out, or send raw text (--raw)"
+        ) from None
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

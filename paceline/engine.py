@@ -75,11 +75,12 @@ def prefill(target: Target, seqs: Sequence[Request], layer_ids: Sequence[int] = 
     for seq in seqs:
         if seq.slot is None:
             seq.slot = target.cache.open(len(seq.tokens) + seq.room + 64)
+        keep = target.cache.length(seq.slot)
         if layer_ids:
             seq.keep_features(seq.num_features, layer_ids)
-            if seq.num_features < target.cache.length(seq.slot):  # cached by a drafter that reads none, or others
-                target.cache.truncate(seq.slot, seq.num_features)
-        if target.cache.length(seq.slot) < len(seq.tokens) - 1:
+            keep = min(keep, seq.num_features)  # the rest was cached by a drafter that reads none, or others
+        target.cache.truncate(seq.slot, keep)  # also drops the scratch rows of a round that was interrupted
+        if keep < len(seq.tokens) - 1:
             behind.append(seq)
     if not behind:
         return

@@ -1,6 +1,6 @@
 """Sampling settings, and the law that they make of a row of logits.
 
-The order is that of Transformers: penalties, bias, bans, custom processors, then temperature, top-k, top-p, min-p. Temperature 0 is
+The order is that of Transformers: bias, penalties, bans, custom processors, then temperature, top-k, top-p, min-p. Temperature 0 is
 greedy: the law is a point mass on the largest processed logit.
 
 Axes: N nodes, V vocabulary.
@@ -105,7 +105,7 @@ class Context(Protocol):
 
 
 def process(row: torch.Tensor, context: Context, extra: Sequence[int], custom: bool = True) -> torch.Tensor:
-    """Penalties, bias, bans and processors, for the token that follows `context.tokens + extra`.
+    """Bias, penalties, bans and processors, for the token that follows `context.tokens + extra`.
 
     Args: row (V,) logits, not changed; `custom` False leaves out the caller's processors (a drafter must not show them guesses).
     Returns (V,) logits.
@@ -116,6 +116,10 @@ def process(row: torch.Tensor, context: Context, extra: Sequence[int], custom: b
     row = row.clone()
     tokens = [*context.tokens, *extra] if extra else context.tokens
     output = tokens[context.prompt_length :]
+    for token, bias in params.logit_bias.items():
+        if not 0 <= token < len(row):
+            raise InvalidRequest(f"logit_bias names token {token}; the vocabulary has {len(row)} tokens")
+        row[token] += bias
     if params.repetition_penalty != 1:
         ids = torch.tensor(list(set(tokens)), device=row.device)
         score, factor = row[ids], params.repetition_penalty
@@ -125,10 +129,6 @@ def process(row: torch.Tensor, context: Context, extra: Sequence[int], custom: b
         ids = torch.tensor(list(counts), device=row.device)
         times = torch.tensor(list(counts.values()), device=row.device, dtype=row.dtype)
         row[ids] -= params.frequency_penalty * times + params.presence_penalty
-    for token, bias in params.logit_bias.items():
-        if not 0 <= token < len(row):
-            raise InvalidRequest(f"logit_bias names token {token}; the vocabulary has {len(row)} tokens")
-        row[token] += bias
     for word in params.bad_words:
         if not 0 <= word[-1] < len(row):
             raise InvalidRequest(f"bad_words names token {word[-1]}; the vocabulary has {len(row)} tokens")

@@ -31,11 +31,11 @@ class Letters:
         return "".join("ABCDEFGH"[i // 8] + "abcdefgh"[i % 8] for i in ids)
 
 
-def method(row: str, target: HFTarget) -> tuple[Any, Any]:
+def method(row: str, target: HFTarget, draft: HFTarget | None = None) -> tuple[Any, Any]:
     """Drafter and rule of a row."""
     if row == "planted":
         return Planted(), match
-    options = methods.Options(draft_model=tiny.draft(FAMILY)) if "draft_model" in row else methods.Options()
+    options = methods.Options(draft_model=draft or tiny.draft(FAMILY)) if "draft_model" in row else methods.Options()
     return methods.build(row, target, options)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 import types
 from functools import cache
 from itertools import pairwise
@@ -233,3 +235,8 @@ def test_the_python_of_the_readme_runs_as_it_is(capsys):
     *text, length = capsys.readouterr().out.split()
     assert len(text) > 3, f"it said {text}"
     assert float(length) >= 1, f"mean acceptance length {length}"
+
+
+def test_the_numbers_in_the_readme_are_those_of_the_result_files():
+    printed = subprocess.run([sys.executable, str(ROOT / "scripts" / "results")], capture_output=True, text=True, check=True).stdout.strip()
+    assert printed in (ROOT / "README.md").read_text(), "README.md is behind benchmarks/results; run: scripts/results --write"

@@ -129,15 +129,21 @@ def table(vocab: int, seed: int, zeros: float = 0.0) -> Table:
     return logits
 
 
+def needed(parents: tuple[int, ...], prefix: Prefix) -> tuple[int, ...]:
+    """The whole tree at first, and then its first level: what would come after the second token is not looked at."""
+    return tuple(p for p in parents if p <= 0) if prefix else parents
+
+
 def sampled_tree(world: World, parents: tuple[int, ...], siblings: Siblings, temperature: float = 1.0) -> Propose:
     """Children drawn from the draft model; the draft says that it drew at `temperature` (1 is the truth)."""
 
     def propose(prefix: Prefix, rng: Rng) -> Draft:
-        tokens, rows, laws = [ROOT], [-1] * len(parents), list[torch.Tensor]()
+        shape = needed(parents, prefix)
+        tokens, rows, laws = [ROOT], [-1] * len(shape), list[torch.Tensor]()
         left: dict[int, torch.Tensor] = {}
-        for node, parent in enumerate(parents[1:], 1):
+        for node, parent in enumerate(shape[1:], 1):
             if parent not in left:
-                path = Tree(tuple(tokens), parents[:node]).path(parent)
+                path = Tree(tuple(tokens), shape[:node]).path(parent)
                 logits = world.draft_logits(prefix + tuple(tokens[n] for n in path[1:]))
                 rows[parent] = len(laws)
                 laws.append(logits / temperature)
@@ -147,7 +153,7 @@ def sampled_tree(world: World, parents: tuple[int, ...], siblings: Siblings, tem
             if siblings is Siblings.WITHOUT_REPLACEMENT and int((left[parent] > 0).sum()) > 1:
                 left[parent] = left[parent].clone()
                 left[parent][token] = 0
-        return Draft(Tree(tuple(tokens), parents), siblings, torch.stack(laws), tuple(rows))
+        return Draft(Tree(tuple(tokens), shape), siblings, torch.stack(laws), tuple(rows))
 
     return propose
 
@@ -156,16 +162,17 @@ def top_tree(world: World, parents: tuple[int, ...], claim: Siblings = Siblings.
     """The likeliest children of each node; `claim` is what the draft says of them."""
 
     def propose(prefix: Prefix, rng: Rng) -> Draft:
-        tokens, rows, laws = [ROOT], [-1] * len(parents), list[torch.Tensor]()
+        shape = needed(parents, prefix)
+        tokens, rows, laws = [ROOT], [-1] * len(shape), list[torch.Tensor]()
         taken: dict[int, int] = defaultdict(int)
-        for node, parent in enumerate(parents[1:], 1):
-            path = Tree(tuple(tokens), parents[:node]).path(parent)
+        for node, parent in enumerate(shape[1:], 1):
+            path = Tree(tuple(tokens), shape[:node]).path(parent)
             logits = world.draft_logits(prefix + tuple(tokens[n] for n in path[1:]))
             if rows[parent] < 0:
                 rows[parent] = len(laws)
                 laws.append(logits)
             tokens.append(int(logits.argsort(descending=True)[taken[parent]]))
             taken[parent] += 1
-        return Draft(Tree(tuple(tokens), parents), claim, torch.stack(laws), tuple(rows))
+        return Draft(Tree(tuple(tokens), shape), claim, torch.stack(laws), tuple(rows))
 
     return propose

@@ -78,7 +78,7 @@ def test_tokens_of_probability_zero_never_come(method):
 
 @every_method
 def test_a_draft_that_equals_the_target_keeps_the_law(method):
-    check(World(table(3, 7), table(3, 7)), method, 2)
+    check(World(table(4, 7), table(4, 7)), method, 1)
 
 
 @every_method

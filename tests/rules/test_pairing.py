@@ -65,12 +65,13 @@ def test_a_draft_that_is_not_what_its_drafter_declared_is_refused(lie):
         first_round(tiny.target(), Liar(draft), rejection)
 
 
-def test_a_refused_draft_leaves_the_sequence_whole_for_another_drafter():
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_refused_draft_leaves_the_sequence_whole_for_another_drafter(size):
     target, seq = tiny.target(), matrix.request(matrix.PROMPTS["short"])
     with pytest.raises(IncompatibleRule):
-        next(engine.rounds(target, Liar(Draft(Tree.chain([seq.root, 6, 7]))), rejection, [seq]))
-    engine.generate(target, *matrix.method("planted", target), [seq])
-    matrix.expect(seq.tokens, matrix.plain(matrix.PROMPTS["short"], 40), "after a refused draft")
+        next(engine.rounds(target, Liar(Draft(Tree.chain([seq.root, *range(size)]))), rejection, [seq]))
+    engine.generate(target, *matrix.method("draft_model", target), [seq])
+    matrix.expect(seq.tokens, matrix.plain(matrix.PROMPTS["short"], 40), f"after a refused draft of {size} tokens")
 
 
 def test_match_takes_every_kind_of_candidates():

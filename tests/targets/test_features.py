@@ -8,7 +8,6 @@ import torch
 from paceline import engine, methods
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
-from paceline.tree import Tree
 
 from .. import matrix, tiny
 from ..drafts import Planted
@@ -56,29 +55,12 @@ def test_the_last_layers_features_are_those_before_the_final_norm():
     close(tiny.plain("llama").model.norm(features), hidden(tokens, 1), "normed features of layer 1")
 
 
-def test_several_layers_come_side_by_side_in_the_order_asked_for():
-    target, tokens = tiny.target(), list(range(3, 20))
-    (features,) = target.prefill([target.cache.open()], [tokens], [1, 0])
-    close(features[:, 32:], hidden(tokens, 0), "the second half, layer 0")
-
-
 def test_a_prompt_read_in_chunks_has_the_same_features(monkeypatch):
     monkeypatch.setattr("paceline.targets.hf.PREFILL_CHUNK", 5)
     target, rows = tiny.target(), [list(range(3, 20)), [7], list(range(30, 42))]
     features = target.prefill([target.cache.open() for _ in rows], rows, [0])
     for tokens, own in zip(rows, features, strict=True):
         close(own, hidden(tokens, 0), f"prompt of {len(tokens)} in chunks of 5")
-
-
-def test_every_node_of_a_tree_has_the_features_of_its_own_path():
-    target = tiny.target()
-    slot = target.cache.open()
-    target.prefill([slot], [[3, 4, 5]])
-    tree = Tree((6, 20, 7, 21, 8), (-1, 0, 0, 2, 2))
-    out = target.verify([tree], [slot], [0])
-    for node in range(len(tree)):
-        tokens = [3, 4, 5, *(tree.tokens[n] for n in tree.path(node))]
-        close(out.features[node], hidden(tokens, 0)[-1], f"node {node}, path {tokens}")
 
 
 def test_committed_features_are_those_of_the_accepted_path():
@@ -131,10 +113,3 @@ def test_a_ragged_batch_has_each_rows_own_features():
         pass
     for seq in seqs:
         close(seq.features, hidden(seq.tokens[:-1], 0), f"prompt of {seq.prompt_length} in a batch")
-
-
-def test_no_hook_stays_on_the_model():
-    target = tiny.target()
-    target.prefill([target.cache.open()], [[1, 2, 3]], [0, 1])
-    left = sum(len(layer._forward_hooks) for layer in target.layers)
-    assert left == 0, f"{left} hooks are left"
