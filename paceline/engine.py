@@ -132,7 +132,7 @@ def _record(seq: Request, logits: torch.Tensor, kept: Sequence[int], new: Sequen
         return
     rows = torch.log_softmax(logits[list(kept)].float(), -1)
     for row, token in zip(rows, new, strict=True):
-        best = row.topk(seq.params.logprobs)
+        best = row.topk(min(seq.params.logprobs, len(row)))
         top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
         seq.logprobs.append(Logprob(token, float(row[token]), top))
 

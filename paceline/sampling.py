@@ -65,7 +65,7 @@ class SamplingParams:
         need(self.top_k >= 0, "top_k", "0 (off) or a positive number")
         need(0 < self.top_p <= 1, "top_p", "above 0 and at most 1 (off)")
         need(0 <= self.min_p <= 1, "min_p", "between 0 (off) and 1")
-        need(self.repetition_penalty > 0, "repetition_penalty", "positive; 1 is off")
+        need(0 < self.repetition_penalty < math.inf, "repetition_penalty", "a positive number; 1 is off")
         need(math.isfinite(self.frequency_penalty), "frequency_penalty", "a number; 0 is off")
         need(math.isfinite(self.presence_penalty), "presence_penalty", "a number; 0 is off")
         need(all(self.bad_words), "bad_words", "non-empty lists of token ids")

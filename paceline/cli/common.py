@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest
@@ -86,7 +86,7 @@ def check(models: Models, plan: Plan, *, stream: bool | None, as_json: bool) -> 
         raise InvalidRequest("--weights int4 would make the target another model; only --draft-weights can be int4")
     if models.draft_weights is not None and models.draft_model is None:
         raise InvalidRequest("--draft-weights has no effect without a draft model; give --draft-model or leave it out")
-    if models.revision is not None and (models.model == EMBEDDED or Path(models.model).expanduser().exists()):
+    if models.revision is not None and (models.model == EMBEDDED or os.path.exists(os.path.expanduser(models.model))):
         raise InvalidRequest(f"--revision has no effect with {models.model}, which is not on the hub; leave it out")
     if models.revision is not None and "@" in models.model:
         raise InvalidRequest(f"--revision {models.revision} and {models.model} both name a revision; give one of them")

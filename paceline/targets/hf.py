@@ -30,8 +30,8 @@ PREFILL_CHUNK = 512  # tokens per forward while a prompt is read
 class HFTarget:
     """A Transformers causal language model with a slot cache.
 
-    The model is used as it is, but for its attention implementation, which is set to ours. Raises UnsupportedModel, naming the
-    reason, for models whose state cannot be rolled back.
+    The model is used as it is, but for its attention implementation, which is set to ours: from then on it belongs to the target, and
+    calling it directly fails. Raises UnsupportedModel, naming the reason, for models whose state cannot be rolled back.
 
     Args:
         model: any `...ForCausalLM` with a rolled-back cache; on any device.
