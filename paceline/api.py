@@ -57,7 +57,7 @@ def _template(target: HFTarget, messages: list[Any]) -> list[int]:
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except TemplateError as error:
         raise InvalidRequest(
-            f"the chat template of {target.name} refuses this conversation ({error}); leave the system message out, or send raw text (--raw)"
+            f"the chat template of {target.name} refuses this ({error}); leave out the system message, or send raw text (--raw)"
         ) from None
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
