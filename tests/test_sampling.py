@@ -22,7 +22,8 @@ from . import matrix, tiny
 from .drafts import Planted, varied
 from .oracle import oracle
 
-PROMPT, EOS = (46, 51, 46, 0, 5, 10), 29  # the end-of-sequence id comes early in the plain text
+PROMPT = matrix.PROMPTS["short"]
+EOS = matrix.answer("llama", PROMPT, 40)[1]  # an end-of-sequence id that comes early
 
 
 class Frequencies:
@@ -46,7 +47,7 @@ PROCESSED = {
     "presence_penalty": ({"presence_penalty": 2.5}, lambda: [Frequencies(0, 2.5)]),
     "logit_bias": ({"logit_bias": {3: -9.0, 17: 4.0}}, lambda: [hf.SequenceBiasLogitsProcessor({(3,): -9.0, (17,): 4.0})]),
     "bad_words": ({"bad_words": BAD_WORDS}, lambda: [hf.NoBadWordsLogitsProcessor([list(w) for w in BAD_WORDS])]),
-    "min_new_tokens": ({"min_new_tokens": 7}, lambda: [hf.MinNewTokensLengthLogitsProcessor(len(PROMPT), 7, EOS)]),
+    "min_new_tokens": ({"min_new_tokens": 4}, lambda: [hf.MinNewTokensLengthLogitsProcessor(len(PROMPT), 4, EOS)]),
     "a processor": ({"processors": (hf.NoRepeatNGramLogitsProcessor(2),)}, lambda: [hf.NoRepeatNGramLogitsProcessor(2)]),
     "bias before penalties": (
         {"logit_bias": {3: 6.0, 41: -3.0}, "repetition_penalty": 2.0, "bad_words": BAD_WORDS},
@@ -100,21 +101,20 @@ def test_every_node_has_the_law_that_transformers_makes_of_its_own_path(name):
 @pytest.mark.parametrize("name", PROCESSED)
 def test_the_tree_above_has_nodes_that_a_setting_treats_differently(name):
     settings, _ = PROCESSED[name]
-    made = laws({"temperature": 1.0, **settings}, torch.zeros(len(TREE), tiny.VOCAB))
+    made = laws({"temperature": 1.0, **settings}, torch.ones(len(TREE), tiny.VOCAB))
     different = {tuple(made.row(node).tolist()) for node in range(len(TREE))}
     assert len(different) > 1 or name == "logit_bias", f"{name}: one law for all nodes tests nothing"
 
 
 @hypothesis.given(
-    st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=40),
-    st.floats(0.1, 3),
+    st.lists(st.integers(-40, 40), min_size=2, max_size=40, unique=True),  # of two equally likely tokens either may be kept
+    st.floats(0.2, 3),
     st.integers(0, 40),
-    st.floats(0.05, 1),
+    st.floats(0.05, 0.99) | st.just(1.0),
     st.floats(0, 1),
 )
 def test_truncation_keeps_what_transformers_keeps(row, temperature, top_k, top_p, min_p):
-    logits = torch.tensor(row)
-    hypothesis.assume(len(set(row)) == len(row))  # at equal probabilities either may be kept
+    logits = torch.tensor(row) / 7
     warpers = [hf.TemperatureLogitsWarper(temperature)]
     warpers += [hf.TopKLogitsWarper(top_k)] if top_k else []
     warpers += [hf.TopPLogitsWarper(top_p)] if top_p < 1 else []
@@ -134,16 +134,25 @@ def test_a_large_vocabulary_is_cut_as_a_small_one():
     assert abs(counts[0] - counts[1]) <= 1, f"{counts[0]} tokens are kept, Transformers keeps {counts[1]}"
 
 
+def end(name: str) -> int | None:
+    """The end-of-sequence id, for the setting that cares."""
+    return EOS if name == "min_new_tokens" else None
+
+
+def text(name: str) -> list[int]:
+    """The oracle's text under this setting."""
+    return oracle(tiny.plain("llama"), PROMPT, 30, PROCESSED[name][1](), lambda tokens: tokens[-1] == end(name))
+
+
 KEEPS = {"none": lambda seq: 0, "one": lambda seq: 1, "two": lambda seq: 2, "three": lambda seq: 3, "five": lambda seq: 5, "varied": varied}
 
 
 @pytest.mark.parametrize("keep", KEEPS.values(), ids=KEEPS)
 @pytest.mark.parametrize("name", PROCESSED)
 def test_greedy_text_with_a_setting_is_the_oracles_whatever_is_accepted(name, keep):
-    settings, processors = PROCESSED[name]
-    want = oracle(tiny.plain("llama"), PROMPT, 30, processors(), lambda tokens: tokens[-1] == EOS)
+    settings, want = PROCESSED[name][0], text(name)
     target = tiny.target()
-    seq = matrix.request(PROMPT, 30, eos=EOS, **settings)
+    seq = matrix.request(PROMPT, 30, eos=end(name), **settings)
     engine.generate(target, Planted(lambda prompt: want[len(PROMPT) :], keep), match, [seq])
     matrix.expect(seq.tokens, want, name)
 
@@ -151,17 +160,16 @@ def test_greedy_text_with_a_setting_is_the_oracles_whatever_is_accepted(name, ke
 @pytest.mark.parametrize("row", [r for r in matrix.ROWS if r != "planted"])
 @pytest.mark.parametrize("name", PROCESSED)
 def test_greedy_text_with_a_setting_is_the_oracles_with_every_method(name, row):
-    settings, processors = PROCESSED[name]
-    want = oracle(tiny.plain("llama"), PROMPT, 30, processors(), lambda tokens: tokens[-1] == EOS)
+    settings, want = PROCESSED[name][0], text(name)
     target = tiny.target()
-    (seq,) = engine.generate(target, *matrix.method(row, target), [matrix.request(PROMPT, 30, eos=EOS, **settings)])
+    (seq,) = engine.generate(target, *matrix.method(row, target), [matrix.request(PROMPT, 30, eos=end(name), **settings)])
     matrix.expect(seq.tokens, want, f"{name}, {row}")
 
 
 @pytest.mark.parametrize("name", PROCESSED)
 def test_a_setting_changes_the_text(name):
-    texts = [oracle(tiny.plain("llama"), PROMPT, 30, p, lambda tokens: tokens[-1] == EOS) for p in ([], PROCESSED[name][1]())]
-    assert texts[0] != texts[1], f"{name} makes no difference to {texts[0]}"
+    plain = oracle(tiny.plain("llama"), PROMPT, 30, ended=lambda tokens: tokens[-1] == end(name))
+    assert text(name) != plain, f"{name} makes no difference to {plain}"
 
 
 class Watching:
@@ -183,6 +191,15 @@ def test_a_processor_sees_each_kept_token_once_and_in_order_and_no_other(row, te
     engine.generate(target, *matrix.method(row, target), [seq])
     want = [seq.tokens[:n] for n in range(6, 36)]
     assert watching.seen == want, f"{row}: it saw prefixes of length {[len(ids) for ids in watching.seen]}"
+
+
+def test_beyond_a_stop_a_processor_is_shown_the_accepted_path_only():
+    target, watching = tiny.target(), Watching()
+    seq = matrix.request(PROMPT, 30, processors=(watching,), eos=EOS)
+    engine.generate(target, Planted(keep=lambda seq: 7), match, [seq])
+    kept = [seq.tokens[:n] for n in range(6, 8)]
+    beyond = [[*PROMPT, *matrix.answer("llama", PROMPT, 40)[:n]] for n in range(2, 8)]
+    assert watching.seen == kept + beyond, f"it saw {watching.seen}"
 
 
 def test_a_processor_of_one_request_does_not_see_another():

@@ -14,7 +14,7 @@ from paceline.targets.hf import HFTarget
 
 from .. import matrix, tiny
 
-NOISE = 0.003  # little enough for drafts to be accepted to their end, and enough for others to be rejected at once
+NOISE = 0.005  # little enough for drafts to be accepted to their end, and enough for others to be rejected at once
 SHORT, LONG = matrix.PROMPTS["short"], matrix.PROMPTS["long"]
 DEEP = {"stop_below": 0.0}  # never stops early
 

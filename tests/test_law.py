@@ -1,0 +1,117 @@
+"""The joint law of two tokens, drawn thousands of times through the real loop, against the exact law by chi-square."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import chi2
+from transformers.generation import logits_process as hf
+
+from paceline import engine, methods
+from paceline.draft import Draft
+from paceline.drafters.draft_model import DraftModelDrafter
+from paceline.rules.match import match
+from paceline.rules.rejection import rejection
+from paceline.sampling import SamplingParams
+from paceline.sequence import Sequence
+from paceline.targets.hf import HFTarget
+
+from . import tiny
+from .drafts import Scripted
+
+VOCAB, DRAWS = 12, 3000
+PROMPT = (3, 5, 7, 3, 5, 2, 3, 5)  # lookup finds two continuations
+SETTINGS = {"temperature": 1.3, "top_p": 0.92, "repetition_penalty": 1.2, "max_new_tokens": 2}
+ALPHA = 1e-3 / 5  # corrected for the number of methods
+
+
+def model(noise: float = 0.0):
+    """A soft model over 12 tokens; with noise, its draft model."""
+    made = tiny.build(tiny.config("llama", vocab_size=VOCAB, initializer_range=0.2), seed=2)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter += noise * torch.randn_like(parameter)
+    return made
+
+
+@pytest.fixture(scope="module")
+def exact() -> dict[tuple[int, int], float]:
+    """The law of the first two tokens, by 13 plain forwards and Transformers' own processors."""
+    plain = model()
+    processors = [hf.RepetitionPenaltyLogitsProcessor(1.2), hf.TemperatureLogitsWarper(1.3), hf.TopPLogitsWarper(0.92)]
+
+    @torch.no_grad()
+    def law(tokens) -> list[float]:
+        ids = torch.tensor([tokens])
+        scores = plain(ids, use_cache=False).logits[:, -1]
+        for processor in processors:
+            scores = processor(ids, scores)
+        return torch.softmax(scores[0].double(), -1).tolist()
+
+    first = law([*PROMPT])
+    return {(a, b): p * q for a, p in enumerate(first) if p > 0 for b, q in enumerate(law([*PROMPT, a])) if q > 0}
+
+
+def draws(target, drafter, rule) -> tuple[Counter, float]:
+    """How often each pair of tokens came, and the share of rounds that accepted a draft."""
+    params = SamplingParams(**SETTINGS)
+    seqs = [Sequence(PROMPT, replace(params, seed=seed)) for seed in range(DRAWS)]
+    kept = rounds = 0
+    for start in range(0, DRAWS, 250):
+        for round_ in engine.stream(target, drafter, rule, seqs[start : start + 250]):
+            kept, rounds = kept + round_.num_accepted, rounds + 1
+    return Counter(tuple(s.output) for s in seqs), kept / rounds
+
+
+def p_value(seen: Counter, exact: dict) -> float:
+    """Of Pearson's chi-square, with the cells that expect fewer than five draws taken together; 0 for a pair that can never come."""
+    if set(seen) - set(exact):
+        return 0.0
+    large = {cell: DRAWS * p for cell, p in exact.items() if DRAWS * p >= 5}
+    cells = [(seen[cell], expected) for cell, expected in large.items()]
+    rest = DRAWS - sum(expected for _, expected in cells)
+    if rest > 1e-6:
+        cells.append((DRAWS - sum(count for count, _ in cells), rest))
+    statistic = sum((count - expected) ** 2 / expected for count, expected in cells)
+    return float(chi2.sf(statistic, len(cells) - 1))
+
+
+class WrongTemperature(DraftModelDrafter):
+    """Says that its draws came from a warmer law than they did."""
+
+    def propose(self, seqs):
+        drafts = super().propose(seqs)
+        return [d if d.logits is None else Draft(d.tree, d.siblings, d.logits * 0.6, d.rows) for d in drafts]
+
+
+@pytest.mark.parametrize("method", ["none", "lookup", "draft_model", "lookup+draft_model", "draft_model/rejection"])
+def test_two_tokens_have_the_exact_joint_law(method, exact):
+    target, draft = HFTarget(model()), HFTarget(model(0.05))
+    drafter, rule = methods.build(method, target, methods.Options(draft_model=draft) if "draft_model" in method else None)
+    seen, kept = draws(target, drafter, rule)
+    p = p_value(seen, exact)
+    assert p > ALPHA, f"{method}: p = {p:.2e} over {DRAWS} draws, {kept:.2f} drafted tokens accepted per round"
+    assert method == "none" or kept > 0.1, f"{method}: only {kept:.3f} drafted tokens are accepted per round, which tests little"
+
+
+def test_a_residual_from_a_wrong_temperature_fails_the_same_test(exact):
+    target = HFTarget(model())
+    seen, _ = draws(target, WrongTemperature(HFTarget(model(0.05)), VOCAB, sampled=True), rejection)
+    p = p_value(seen, exact)
+    assert p < ALPHA, f"the test has no power: p = {p:.2e}"
+
+
+def test_a_rule_that_always_accepts_fails_the_same_test(exact):
+    target, likeliest = HFTarget(model()), max(exact, key=exact.get)[0]
+
+    def greedy_first(draft, probs, rng):
+        verdict = match(draft, probs, rng)
+        return type(verdict)([0, 1], verdict.token) if len(draft.tree) > 1 and rng.coin(0.1) else verdict
+
+    greedy_first.needs, greedy_first.chain_only = match.needs, False
+    p = p_value(draws(target, Scripted(lambda seq: [likeliest][: seq.room - 1]), greedy_first)[0], exact)
+    assert p < ALPHA, f"the test has no power: p = {p:.2e}"
