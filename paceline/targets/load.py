@@ -172,6 +172,8 @@ def converted(file: Path, progress: Progress = lambda message: None) -> Path:
             ) from None
         if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
             raise PacelineError(f"cannot write to {folder.parent}; set PACELINE_CACHE to a folder that can be written") from None
+        if isinstance(error, ImportError):
+            raise PacelineError(f"reading {file.name} needs a package that is not installed: {_first_line(error)}") from None
         raise UnsupportedModel(f"{file} cannot be read as GGUF ({_first_line(error)}); get the file again") from None
     finally:
         if scratch is not None:
