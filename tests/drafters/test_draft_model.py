@@ -51,15 +51,16 @@ def test_a_chain_is_the_draft_models_own_greedy_text():
     assert list(made.tree.tokens) == tokens[-7:]
 
 
-def test_a_tree_holds_the_likeliest_nodes():
-    seq, made = draft(LONG, num_speculative_tokens=2, budget=6, width=4, **DEEP)
-    laws = {(): torch.log_softmax(logits(seq.tokens), -1)}
-    scores = {(t,): float(laws[()][t]) for t in laws[()].topk(4).indices.tolist()}
+@pytest.mark.parametrize("budget", [6, 8, 10])
+def test_a_tree_holds_the_likeliest_nodes(budget):
+    seq, made = draft(SHORT, num_speculative_tokens=2, budget=budget, width=4, **DEEP)
+    law = torch.log_softmax(logits(seq.tokens), -1)
+    scores = {(t,): float(law[t]) for t in law.topk(4).indices.tolist()}
     for (token,), score in list(scores.items()):
         law = torch.log_softmax(logits([*seq.tokens, token]), -1)
         scores |= {(token, t): score + float(law[t]) for t in law.topk(4).indices.tolist()}
-    want = sorted(scores, key=scores.get, reverse=True)[:5]
-    got = [tuple(made.tree.tokens[n] for n in made.tree.path(node)[1:]) for node in range(1, 6)]
+    want = sorted(scores, key=scores.get, reverse=True)[: budget - 1]
+    got = [tuple(made.tree.tokens[n] for n in made.tree.path(node)[1:]) for node in range(1, budget)]
     assert sorted(got) == sorted(want)
 
 
