@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from . import tiny
+from .folders import save
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("house", deadline=None, max_examples=60, derandomize=True)
@@ -20,11 +21,13 @@ hypothesis.settings.load_profile("house")
 
 @pytest.fixture
 def target():
-    """A tiny sharp Llama with an empty cache; the memory of its slots must have been given back or is no longer referenced."""
+    """A tiny sharp Llama with an empty cache."""
     return tiny.target("llama")
 
 
-@pytest.fixture
-def draft():
-    """A draft model for it: a copy plus small noise."""
-    return tiny.draft("llama")
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """The tiny Llama as a folder."""
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    save(folder)
+    return folder

@@ -25,7 +25,7 @@ from .drafts import Scripted
 VOCAB, DRAWS = 12, 3000
 PROMPT = (3, 5, 7, 3, 5, 2, 3, 5)  # lookup finds two continuations
 SETTINGS = {"temperature": 1.3, "top_p": 0.92, "repetition_penalty": 1.2, "max_new_tokens": 2}
-ALPHA = 1e-3 / 5  # corrected for the number of methods
+ALPHA = 1e-3 / 3  # corrected for the number of methods
 
 
 def model(noise: float = 0.0):
@@ -88,14 +88,14 @@ class WrongTemperature(DraftModelDrafter):
         return [d if d.logits is None else Draft(d.tree, d.siblings, d.logits * 0.6, d.rows) for d in drafts]
 
 
-@pytest.mark.parametrize("method", ["none", "lookup", "draft_model", "lookup+draft_model", "draft_model/rejection"])
+@pytest.mark.parametrize("method", ["lookup", "draft_model", "draft_model/rejection"])
 def test_two_tokens_have_the_exact_joint_law(method, exact):
     target, draft = HFTarget(model()), HFTarget(model(0.05))
-    drafter, rule = methods.build(method, target, methods.Options(draft_model=draft) if "draft_model" in method else None)
+    drafter, rule = methods.build(method, target, methods.Options(draft_model=draft) if method != "lookup" else None)
     seen, kept = draws(target, drafter, rule)
     p = p_value(seen, exact)
     assert p > ALPHA, f"{method}: p = {p:.2e} over {DRAWS} draws, {kept:.2f} drafted tokens accepted per round"
-    assert method == "none" or kept > 0.1, f"{method}: only {kept:.3f} drafted tokens are accepted per round, which tests little"
+    assert kept > 0.1, f"{method}: only {kept:.3f} drafted tokens are accepted per round, which tests little"
 
 
 def test_a_residual_from_a_wrong_temperature_fails_the_same_test(exact):

@@ -1,54 +1,27 @@
-"""From a name to a target: what is loaded, what is refused and with which remedy, and a conversion that leaves nothing half done."""
+"""From a name to a target: what is loaded, what is refused, and with which remedy."""
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
-from paceline.errors import IncompatibleDraft, InvalidRequest, PacelineError, UnsupportedModel
-from paceline.targets import load as loading
+from paceline.errors import IncompatibleDraft, InvalidRequest, UnsupportedModel
 from paceline.targets.hf import HFTarget
 from paceline.targets.load import check_same_tokenizer, load, load_draft
 from paceline.targets.pack import PackedLinear
 from paceline.targets.quantize import Int4Linear
-from paceline.tree import Tree
 
 from . import tiny
+from .folders import IDS, WORDS, logits, refused, tokenizer
 
-WORDS = [f"word{i}" for i in range(tiny.VOCAB)]
-IDS = [3, 9, 27, 20, 60, 1, 2, 6]
 TRUNK = "model.layers.1.mlp.down_proj.weight"
-
-
-def tokenizer(words: list[str]) -> Any:
-    """Whole words, one token each."""
-    made = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token=words[0]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=words[2])
-
-
-def save(folder: Path) -> None:
-    """The tiny Llama as a folder."""
-    tiny.plain("llama").save_pretrained(folder)
-    tokenizer(WORDS).save_pretrained(folder)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("saved") / "model"
-    save(folder)
-    return folder
 
 
 @pytest.fixture
@@ -57,21 +30,7 @@ def broken(saved, tmp_path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "broken"))
 
 
-def refused(error: type[PacelineError], name: object, **options: Any) -> str:
-    """The message, which must be one line that names the value and a remedy after it."""
-    with pytest.raises(error) as caught:
-        load(str(name), **options)
-    message = str(caught.value)
-    assert message.count("\n") == 0, f"{message.count(chr(10)) + 1} lines: {message}"
-    assert "; " in message, f"no remedy in: {message}"
-    return message
-
-
 # --- what is loaded
-
-
-def logits(target: HFTarget) -> torch.Tensor:
-    return target.verify([Tree.chain(IDS)], [target.cache.open()]).logits
 
 
 @pytest.mark.parametrize("weights", ["plain", "packed", "auto"])
@@ -193,14 +152,6 @@ def test_a_file_that_is_not_gguf_by_name_is_refused(tmp_path):
     assert "name a model's folder instead" in refused(UnsupportedModel, file)
 
 
-@pytest.mark.parametrize("content", [b"", b"no GGUF at all", b"GGUF\x03\x00\x00\x00" + b"\xff" * 24])
-def test_a_broken_gguf_is_refused_and_leaves_nothing_behind(tmp_path, cache, content):
-    file = tmp_path / "broken.gguf"
-    file.write_bytes(content)
-    assert "get the file again" in refused(UnsupportedModel, file)
-    assert list(cache.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
@@ -227,129 +178,6 @@ def test_an_unknown_option_is_refused_before_the_model_is_looked_for(option):
 @pytest.mark.parametrize(("weights", "dtype"), [("int4", "float32"), ("int4", "float16"), ("packed", "float16")])
 def test_weights_that_do_not_go_with_the_dtype_are_refused(saved, weights, dtype):
     assert f"weights {weights} do not go with {dtype} on cpu; use auto" in refused(InvalidRequest, saved, weights=weights, dtype=dtype)
-
-
-# --- conversion of a GGUF file
-
-
-class Conversion:
-    """Stands for the slow conversion: counts, writes a model folder, and fails half-way if told to."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.failure: BaseException | None = None
-
-    def __call__(self, file: Path, folder: Path) -> None:
-        self.count += 1
-        (folder / "half.safetensors").write_bytes(b"x" * 100)
-        if self.failure:
-            raise self.failure
-        save(folder)
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    monkeypatch.setenv("PACELINE_CACHE", str(folder))
-    return folder
-
-
-@pytest.fixture
-def conversion(monkeypatch, cache) -> Conversion:
-    made = Conversion()
-    monkeypatch.setattr(loading, "_convert", made)
-    return made
-
-
-@pytest.fixture
-def gguf(tmp_path) -> Path:
-    file = tmp_path / "some.gguf"
-    file.write_bytes(b"GGUF")
-    return file
-
-
-@pytest.mark.parametrize(
-    "failure", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("write failed: No space left on device")]
-)
-def test_a_full_disk_names_the_variable_that_moves_the_cache(conversion, gguf, failure):
-    conversion.failure = failure
-    message = refused(PacelineError, gguf)
-    assert "set PACELINE_CACHE to a larger disk" in message, message
-    assert "some.gguf" in message, message
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EPERM])
-def test_a_cache_that_cannot_be_written_names_the_variable_that_moves_it(conversion, gguf, number):
-    conversion.failure = OSError(number, "no")
-    assert "set PACELINE_CACHE to a folder that can be written" in refused(PacelineError, gguf)
-
-
-@pytest.mark.parametrize("below", ["", "deeper/still"])
-def test_a_cache_folder_that_is_a_file_names_the_variable_that_moves_it(conversion, gguf, tmp_path, monkeypatch, below):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file" / below))
-    assert "set PACELINE_CACHE to a folder that can be written" in refused(PacelineError, gguf)
-
-
-@pytest.mark.parametrize(
-    "failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt(), ValueError("bad tensor")], ids=repr
-)
-def test_a_conversion_that_fails_half_way_leaves_nothing_behind(conversion, cache, gguf, failure):
-    conversion.failure = failure
-    with pytest.raises((PacelineError, KeyboardInterrupt)):
-        load(str(gguf))
-    left = [str(p.relative_to(cache)) for p in cache.rglob("*")]
-    assert (conversion.count, left) == (1, []), f"{len(left)} left behind: {left}"
-
-
-def test_ctrl_c_during_a_conversion_stays_ctrl_c(conversion, gguf):
-    conversion.failure = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        load(str(gguf))
-
-
-def test_a_conversion_that_failed_is_made_again(conversion, gguf):
-    conversion.failure = OSError(errno.ENOSPC, "No space left on device")
-    refused(PacelineError, gguf)
-    conversion.failure = None
-    load(str(gguf), dtype="float32")
-    assert conversion.count == 2
-
-
-def test_a_converted_file_is_loaded_like_a_folder(conversion, gguf, saved):
-    far = float((logits(load(str(gguf), dtype="float32")) - logits(load(str(saved), dtype="float32"))).abs().max())
-    assert far == 0, f"off by {far:.2e}"
-
-
-def test_a_file_is_converted_once(conversion, cache, gguf):
-    for _ in range(2):
-        load(str(gguf), dtype="float32")
-    assert (conversion.count, len(list(cache.iterdir()))) == (1, 1)
-
-
-def test_a_file_that_changed_is_converted_again(conversion, gguf):
-    loading.converted(gguf)
-    gguf.write_bytes(b"GGUF, longer")
-    loading.converted(gguf)
-    assert conversion.count == 2
-
-
-def test_two_processes_that_convert_at_once_end_with_one_folder(conversion, cache, gguf, monkeypatch):
-    def slower(file: Path, folder: Path) -> None:
-        monkeypatch.setattr(loading, "_convert", conversion)
-        loading.converted(file)  # the other process is done first
-        conversion(file, folder)
-
-    monkeypatch.setattr(loading, "_convert", slower)
-    folder = loading.converted(gguf)
-    assert (list(cache.iterdir()), (folder / "config.json").is_file()) == ([folder], True)
-
-
-def test_without_the_variable_the_cache_is_in_the_users_cache_folder(monkeypatch, tmp_path):
-    monkeypatch.delenv("PACELINE_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert loading.cache_folder() == tmp_path / "paceline"
 
 
 # --- the tokenizers of target and draft
