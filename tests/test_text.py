@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from paceline.text import TextStream
+
+from . import bpe
 
 CORPUS = ["the quiet lake sings 🌧️ to the rain 🌧️", "naïve café — naïve café", "雨が降る雨が降る", "👩‍👩‍👧 and 👩‍👩‍👧"]
 REPLACEMENT = "\ufffd"
@@ -22,14 +24,7 @@ REPLACEMENT = "\ufffd"
 @cache
 def trained() -> Any:
     """A byte-level BPE with all bytes, merges inside and across characters, and one special token."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(
-        CORPUS * 4, trainers.BpeTrainer(vocab_size=340, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False)
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|end|>")
+    return PreTrainedTokenizerFast(tokenizer_object=bpe.trained(CORPUS * 4, 340, ["<|end|>"]), eos_token="<|end|>")
 
 
 def _letters() -> dict[int, str]:
@@ -46,9 +41,9 @@ def spelled(pieces: Sequence[bytes]) -> tuple[Any, list[int]]:
     """A byte-level tokenizer that has exactly these pieces as tokens, and their ids."""
     names = ["".join(LETTERS[b] for b in piece) for piece in pieces]
     vocabulary = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    bpe.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=bpe), [vocabulary[name] for name in names]
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made), [vocabulary[name] for name in names]
 
 
 def pushed(tokenizer: Any, ids: Sequence[int], stop: tuple[str, ...] = ()) -> tuple[list[str], TextStream]:
@@ -214,6 +209,10 @@ def test_push_says_which_token_completes_the_stop_string():
 )
 def test_what_may_become_a_stop_string_is_held_back_until_it_does_not(pieces, shown):
     assert pushed(*spelled(pieces), ("STOP",))[0][:-1] == shown
+
+
+def test_the_longest_possible_beginning_of_a_stop_string_is_held_back():
+    assert pushed(*spelled([b"one a", b"a"]), ("aab",))[0][:-1] == ["one ", "one "]
 
 
 def test_the_beginning_of_a_stop_string_at_the_very_end_is_shown_by_finish():

@@ -7,9 +7,10 @@ from typing import Any
 
 import gguf
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from . import tiny
+from .bpe import trained
 
 SENTENCES = ["the rain falls on the quiet lake", "a small bird sings in the rain 🌧 – où?"]
 END = "<|end|>"
@@ -31,18 +32,6 @@ NAMES = {
 }
 
 
-def bpe() -> Tokenizer:
-    """A byte-level tokenizer trained on two sentences."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
-        SENTENCES, trainers.BpeTrainer(vocab_size=290, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
-    )
-    return made
-
-
 def model(vocab_size: int) -> Any:
     return tiny.build(tiny.config("llama", vocab_size=vocab_size, eos_token_id=0))
 
@@ -55,7 +44,7 @@ def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
 
 def write(file: Path) -> tuple[Any, Tokenizer]:
     """Write it; returns the model and the tokenizer that are in it."""
-    tokenizer = bpe()
+    tokenizer = trained(SENTENCES, 290, [END])
     made = model(tokenizer.get_vocab_size())
     config = made.config
     writer = gguf.GGUFWriter(str(file), "llama")

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from paceline.bench.settings import Settings
 from paceline.cli import main
+
+from ..bpe import trained
 
 SENTENCES = ["the rain falls on the quiet lake", "the lake sings to the rain", "a small bird sings on the stone wall in the morning"]
 TEMPLATE = "{% for m in messages %}<|user|>{{ m['content'] }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -25,16 +26,7 @@ ROWS = [
 
 
 def _tokenizer() -> Any:
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<|user|>", "<|assistant|>", "<|end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(SENTENCES, trainer)
+    bpe = trained(SENTENCES, 300, ["<|user|>", "<|assistant|>", "<|end|>"])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|end|>")
     tokenizer.chat_template = TEMPLATE
     return tokenizer

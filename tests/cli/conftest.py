@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from paceline.cli import main
+
+from ..bpe import trained
 
 SENTENCES = [
     "the rain falls on the quiet lake and the lake sings to the rain",
@@ -29,14 +30,7 @@ MARKS = ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 
 def save_model(folder: Path, seed: int = 0, sentences: list[str] = SENTENCES, template: str | None = TEMPLATE) -> str:
     """A random Llama with sharp logits and a byte-level tokenizer trained on a few sentences, as a folder."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(
-        sentences, trainers.BpeTrainer(vocab_size=320, special_tokens=MARKS, initial_alphabet=alphabet, show_progress=False)
-    )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|end|>")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=trained(sentences, 320, MARKS), eos_token="<|end|>")
     tokenizer.chat_template = template
     torch.manual_seed(seed)
     config = LlamaConfig(

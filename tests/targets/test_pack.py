@@ -60,6 +60,14 @@ def test_few_rows_give_what_they_give_in_a_larger_batch(rows, dtype):
     assert torch.equal(got, want), f"{rows} rows differ by {float((got - want).abs().max())}"
 
 
+@pytest.mark.parametrize("rows", ROWS)
+def test_the_kernel_never_sees_fewer_than_four_rows(monkeypatch, rows):
+    seen, multiply = [], PackedLinear._multiply
+    monkeypatch.setattr(PackedLinear, "_multiply", lambda self, x: (seen.append(x.shape[:-1].numel()), multiply(self, x))[1])
+    PackedLinear(linear(HALF))(inputs(rows, HALF))
+    assert seen == [max(rows, 4)], f"{rows} rows reached the kernel as {seen}"
+
+
 @pytest.mark.parametrize("shape", [(96,), (1, 1, 96), (1, 3, 96), (2, 5, 96)])
 def test_a_packed_layer_keeps_the_shape_of_its_input(shape):
     layer, x = linear(FLOAT), inputs(1, FLOAT, 960).flatten()[: torch.Size(shape).numel()].reshape(shape)
