@@ -13,7 +13,7 @@ import torch
 from .draft import Draft, Drafter
 from .rules.walk import Rule, check_draft, check_pairing
 from .sampling import SamplingParams, target_probs
-from .sequence import Logprob, Text
+from .sequence import Logprob, Text, common_prefix
 from .sequence import Sequence as Request
 from .targets.base import Target
 
@@ -23,7 +23,8 @@ class Round:
     """What one round did to one sequence.
 
     `path` are the accepted nodes from the root down; `tokens` those that were kept of the accepted ones and the next token, fewer
-    where the sequence ended inside; `num_accepted` counts the drafted ones among them.
+    where the sequence ended inside. `num_accepted` is `len(tokens) - 1`: the drafted tokens before the round's last one, which is the
+    target's own, or, where the sequence ended inside the path, the drafted token that ended it.
     """
 
     sequence: Request
@@ -95,11 +96,10 @@ def next_turn(target: Target, seq: Request, tokens: Sequence[int], params: Sampl
     """Give a sequence a new prompt and keep what is cached of it: all tokens that the old and the new one share at the front."""
     old = seq.tokens
     seq.restart(tokens, params, text)
-    shared = next((i for i, (a, b) in enumerate(zip(old, tokens, strict=False)) if a != b), min(len(old), len(tokens)))
     if seq.slot is not None:
-        keep = min(shared, len(tokens) - 1, target.cache.length(seq.slot))
+        keep = min(common_prefix(old, tokens), len(tokens) - 1, target.cache.length(seq.slot))
         target.cache.truncate(seq.slot, keep)
-        seq.keep_features(min(keep, seq.num_features))
+        seq.keep_features(keep)
 
 
 def release(target: Target, seq: Request) -> None:

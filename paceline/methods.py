@@ -100,6 +100,11 @@ def parse(method: str) -> tuple[list[str], str]:
     return drafters, rule
 
 
+def reads(method: str) -> frozenset[str]:
+    """The fields of Options that this method's drafters read."""
+    return frozenset().union(*(DRAFTERS[name].options for name in parse(method)[0]))
+
+
 def build(method: str, target: Target, options: Options | None = None) -> tuple[Drafter, Rule]:
     """The drafter and the rule of a method, for this target. Raises InvalidRequest for options that would have no effect."""
     options = options or Options()
@@ -108,8 +113,7 @@ def build(method: str, target: Target, options: Options | None = None) -> tuple[
         value = getattr(options, field)
         if value is not None and value < 1:
             raise InvalidRequest(f"{field} is {value}; it must be at least 1")
-    read = set().union(*(DRAFTERS[n].options for n in names))
-    if idle := sorted(options.given() - read):
+    if idle := sorted(options.given() - reads(method)):
         raise InvalidRequest(f"method {method!r} does not use {', '.join(idle)}; leave it out or choose another method")
     rule = RULES[rule_name].build()
     drafters = []

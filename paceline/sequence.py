@@ -12,6 +12,11 @@ from .errors import InvalidRequest, PromptTooLong
 from .sampling import Random, SamplingParams
 
 
+def common_prefix(a: Tokens[int], b: Tokens[int]) -> int:
+    """How many tokens two lists share at the front."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
 class Text(Protocol):
     """Watches the output's text for stop strings."""
 
@@ -133,7 +138,8 @@ class Sequence:
 
     def keep_features(self, length: int, layer_ids: Tokens[int] | None = None) -> None:
         """Forget the features of all but the first `length` tokens, and all of them if they are of other layers than these."""
-        features = self.features
         if layer_ids is not None and self._feature_layers != (*layer_ids,):
-            features, self._feature_layers = None, (*layer_ids,)
-        self._features = [] if features is None or length == 0 else [features[:length]]
+            self._features, self._feature_layers = [], (*layer_ids,)
+        if length < self.num_features:
+            features = self.features
+            self._features = [] if features is None or length == 0 else [features[:length]]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import torch
 
+from ..sequence import common_prefix
 from ..targets.hf import HFTarget
 from ..tree import Tree
 
@@ -17,8 +17,8 @@ Outputs = dict[str, list[list[int]]]  # prompt id -> output ids, one per repeat
 
 def first_difference(reference: Sequence[int], output: Sequence[int]) -> int | None:
     """The first position where two outputs differ, one being shorter included; None if they are equal."""
-    pairs = zip_longest(reference, output)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    at = common_prefix(reference, output)
+    return at if at < max(len(reference), len(output)) else None
 
 
 def compare(reference: Outputs, outputs: Outputs, prompts: dict[str, list[int]], logits: Logits) -> tuple[int, list[dict[str, Any]]]:

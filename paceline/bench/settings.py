@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidRequest
-from ..methods import DRAFTERS, Options, parse
+from ..methods import DRAFTERS, Options, reads
 from ..sampling import SamplingParams
 from ..targets.load import WEIGHTS
 from .peers import ASSISTED, check_peer
@@ -56,7 +56,7 @@ class Settings:
             raise InvalidRequest("draft_weights has no effect without a draft model; leave it out or give --draft-model")
 
     def _check_options(self) -> None:
-        read = {m: _reads(m) for m in self.methods}
+        read = {m: reads(m) for m in self.methods}
         for field in ("budget", "num_speculative_tokens"):
             value = getattr(self, field)
             if value is not None and value < 1:
@@ -78,17 +78,12 @@ class Settings:
     def options(self, method: str, draft_model: Any) -> Options:
         """What this method is told: of the settings, those that it reads."""
         given = {"num_speculative_tokens": self.num_speculative_tokens, "budget": self.budget, "draft_model": draft_model}
-        return Options(**{name: value for name, value in given.items() if name in _reads(method)})
+        return Options(**{name: value for name, value in given.items() if name in reads(method)})
 
     def fingerprint(self, prompts: Sequence[Prompt], **more: Any) -> str:
         """Equal for two benches whose rows may stand in one report."""
         text = json.dumps([dataclasses.asdict(self), [(p.id, p.turns[0]) for p in prompts], more], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _reads(method: str) -> set[str]:
-    names, _ = parse(method)
-    return set().union(*(DRAFTERS[n].options for n in names))
 
 
 def _check_names(methods: tuple[str, ...], peers: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest
-from ..methods import DRAFTERS, parse
+from ..methods import parse, reads
 from .console import Progress, quiet_transformers
 
 if TYPE_CHECKING:
@@ -76,9 +76,8 @@ def as_text(read: str) -> str:
 def check(models: Models, plan: Plan, *, stream: bool | None, as_json: bool) -> None:
     """Raise InvalidRequest for an unknown method, and for options that are missing or would have no effect."""
     drafters, _ = parse(plan.method)
-    used = set().union(*(DRAFTERS[name].options for name in drafters))
     options = {"draft_model": models.draft_model, "num_speculative_tokens": plan.num_speculative_tokens, "budget": plan.budget}
-    if idle := [name for name, value in options.items() if value is not None and name not in used]:
+    if idle := [name for name, value in options.items() if value is not None and name not in reads(plan.method)]:
         raise InvalidRequest(f"{_flags(idle)} no effect with method {plan.method}; leave it out or choose another --method")
     if "draft_model" in drafters and models.draft_model is None:
         raise InvalidRequest("method draft_model needs a draft model; give one with --draft-model")

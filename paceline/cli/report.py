@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from ..sequence import common_prefix
 from .common import Session
 from .console import stderr
 from .running import Run
@@ -63,7 +64,7 @@ def _same(session: Session, run: Run, plain: Run) -> str:
 
 def _first_difference(session: Session, run: Run, plain: Run) -> str:
     ours, theirs = run.completion.tokens, plain.completion.tokens
-    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    at = common_prefix(ours, theirs)
     spelled = [repr(session.target.tokenizer.decode(tokens[at : at + 1])) for tokens in (ours, theirs)]
     return f"token {at + 1} is {spelled[0]} and not {spelled[1]}"
 

@@ -19,6 +19,7 @@ import torch
 from ..draft import Draft, Siblings
 from ..sampling import process, truncate
 from ..sequence import Sequence as Request
+from ..sequence import common_prefix
 from ..targets.base import Cache, Target
 from ..tree import Tree
 
@@ -184,8 +185,7 @@ class DraftModelDrafter:
             self.model.cache.commit(state.slot, path)
             state.tokens += tokens[known : known + len(path)]
         else:
-            pairs = zip(state.tokens, tokens[:-1], strict=False)
-            shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(known, max(0, len(tokens) - 1)))
+            shared = common_prefix(state.tokens, tokens[:-1])
             self.model.cache.truncate(state.slot, shared)
             del state.tokens[shared:]
         state.scratch = None

@@ -89,9 +89,9 @@ class HFTarget:
     @torch.inference_mode()
     def verify(self, trees: Sequence[Tree], slots: Sequence[int], layer_ids: Sequence[int] = ()) -> Output:
         """One forward over the nodes of all trees that are not in scratch yet."""
-        done = [self.cache.scratch(s) for s in slots]
+        sizes = [len(t) - self.cache.scratch(s) for t, s in zip(trees, slots, strict=True)]
         logits, features = self._forward(self.full, trees, slots, layer_ids)
-        return Output(logits[:, : self.vocab_size], [len(t) - d for t, d in zip(trees, done, strict=True)], features)
+        return Output(logits[:, : self.vocab_size], sizes, features)
 
     def _forward(
         self, run: Callable[..., Any], trees: Sequence[Tree], slots: Sequence[int], layer_ids: Sequence[int]

@@ -202,8 +202,6 @@ def _read(source: str, revision: str | None, dtype: torch.dtype, name: str) -> t
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
         model, report = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype, output_loading_info=True)
-    except PacelineError:
-        raise
     except Exception as error:  # whatever a broken folder or an unreachable hub makes of itself
         raise UnsupportedModel(
             f"model {name!r} cannot be loaded: {_first_line(error)}; check the folder or the hub id and try again"
