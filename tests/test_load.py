@@ -16,10 +16,15 @@ from paceline.errors import IncompatibleDraft, InvalidRequest, UnsupportedModel
 from paceline.targets.hf import HFTarget
 from paceline.targets.load import check_same_tokenizer, load, load_draft
 from paceline.targets.pack import PackedLinear
-from paceline.targets.quantize import Int4Linear
+from paceline.targets.quantize import Int4Linear, Int8Linear, can_quantize
 
 from . import tiny
 from .folders import IDS, WORDS, logits, refused, tokenizer
+
+four_bits, eight_bits = (
+    pytest.mark.skipif(not can_quantize(torch.nn.Linear(4, 4, dtype=dtype), bits), reason=f"this CPU has no {bits}-bit kernel for {dtype}")
+    for bits, dtype in ((4, torch.bfloat16), (8, torch.float32))
+)
 
 TRUNK = "model.layers.1.mlp.down_proj.weight"
 
@@ -44,14 +49,21 @@ def test_a_loaded_model_gives_the_logits_of_the_saved_one(saved, weights):
 
 @pytest.mark.parametrize(
     ("weights", "dtype", "kind"),
-    [("plain", "float32", torch.nn.Linear), ("packed", "float32", PackedLinear), ("int4", "bfloat16", Int4Linear)],
+    [
+        ("plain", "float32", torch.nn.Linear),
+        ("packed", "float32", PackedLinear),
+        pytest.param("int4", "bfloat16", Int4Linear, marks=four_bits),
+        pytest.param("int8", "float32", Int8Linear, marks=eight_bits),
+    ],
 )
 def test_weights_are_held_as_asked(saved, weights, dtype, kind):
     layer = load(str(saved), dtype=dtype, weights=weights).model.model.layers[0].self_attn.q_proj
     assert type(layer) is kind, f"weights {weights} are held by {type(layer).__name__}"
 
 
-@pytest.mark.parametrize(("dtype", "kind"), [("bfloat16", Int4Linear), ("float32", PackedLinear)])
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [pytest.param("bfloat16", Int4Linear, marks=four_bits), pytest.param("float32", Int8Linear, marks=eight_bits)]
+)
 def test_a_draft_model_is_rounded_where_that_is_quicker(saved, dtype, kind):
     layer = load_draft(str(saved), dtype=dtype, device="cpu").model.model.layers[0].self_attn.q_proj
     assert type(layer) is kind, f"a {dtype} draft is held by {type(layer).__name__}"
@@ -156,7 +168,7 @@ def test_a_file_that_is_not_gguf_by_name_is_refused(tmp_path):
     ("options", "remedy"),
     [
         ({"dtype": "float8"}, "use auto, float32, bfloat16, float16"),
-        ({"weights": "int8"}, "use auto, plain, packed, int4"),
+        ({"weights": "int5"}, "use auto, plain, packed, int4, int8"),
         ({"device": "tpu"}, "use cpu or auto"),
         ({"device": "cuda:99"}, "use cpu or auto"),
         ({"device": ""}, "use cpu or auto"),
@@ -170,12 +182,12 @@ def test_an_unknown_option_is_named_with_what_there_is(saved, options, remedy):
     assert remedy in message, message
 
 
-@pytest.mark.parametrize("option", [{"dtype": "float8"}, {"weights": "int8"}, {"device": "tpu"}])
+@pytest.mark.parametrize("option", [{"dtype": "float8"}, {"weights": "int5"}, {"device": "tpu"}])
 def test_an_unknown_option_is_refused_before_the_model_is_looked_for(option):
     refused(InvalidRequest, "/no/such/folder", **option)
 
 
-@pytest.mark.parametrize(("weights", "dtype"), [("int4", "float32"), ("int4", "float16"), ("packed", "float16")])
+@pytest.mark.parametrize(("weights", "dtype"), [("int4", "float32"), ("int8", "bfloat16"), ("int4", "float16"), ("packed", "float16")])
 def test_weights_that_do_not_go_with_the_dtype_are_refused(saved, weights, dtype):
     assert f"weights {weights} do not go with {dtype} on cpu; use auto" in refused(InvalidRequest, saved, weights=weights, dtype=dtype)
 

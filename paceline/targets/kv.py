@@ -100,26 +100,27 @@ class SlotCache:
 
 
 class Segments(list[torch.Tensor]):
-    """Keys or values of several sequences, one (1, H, T + S, D) tensor each, with the number of query rows of each."""
+    """Keys or values of the sequences of one forward, (1, H, T + S, D) each, with the number of query rows of each.
 
-    def __init__(self, tensors: list[torch.Tensor], sizes: list[int]) -> None:
+    `masks` keeps what attention makes of the forward's mask, so that the layers share it.
+    """
+
+    def __init__(self, tensors: list[torch.Tensor], sizes: list[int], masks: dict[int, list[torch.Tensor | None]]) -> None:
         super().__init__(tensors)
-        self.sizes = sizes
+        self.sizes, self.masks = sizes, masks
 
 
 class Step(TransformersCache):  # type: ignore[misc]
-    """The cache as one forward sees it. Transformers hands each layer's new rows to `update` and attends to what it returns.
-
-    With one sequence that is a tensor, which any attention understands; with several it is `Segments`, for ours.
-    """
+    """The cache as one forward sees it. Transformers hands each layer's new rows to `update` and attends to what it returns."""
 
     def __init__(self, states: list[_Slot], sizes: list[int]) -> None:
         self._states, self._sizes = states, sizes
         self._starts = [s.length + s.scratch for s in states]
+        self._masks: dict[int, list[torch.Tensor | None]] = {}
         self.layers: list[Any] = []
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        """Write (1, H, sum of sizes, D) new rows to their slots and return all rows of each slot."""
+        """Write (1, H, sum of sizes, D) new rows to their slots and return all rows of each slot, as `Segments`."""
         keys, values, offset = [], [], 0
         for state, start, size in zip(self._states, self._starts, self._sizes, strict=True):
             end = start + size
@@ -129,9 +130,7 @@ class Step(TransformersCache):  # type: ignore[misc]
             keys.append(key[:, :, :end])
             values.append(value[:, :, :end])
             offset += size
-        if len(keys) == 1:
-            return keys[0], values[0]
-        return Segments(keys, self._sizes), Segments(values, self._sizes)
+        return Segments(keys, self._sizes, self._masks), Segments(values, self._sizes, self._masks)
 
     def close(self) -> None:
         """The forward went well: the new rows are scratch now."""

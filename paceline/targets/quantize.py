@@ -1,16 +1,19 @@
-"""Draft weights in 4 bits: a draft model guesses, so its rounding can cost acceptance but never changes what is emitted.
+"""Rounded draft weights: a draft model guesses, so its rounding can cost acceptance but never changes what is emitted.
 
-Groups of 32 inputs share a scale and a zero point (asymmetric, round to nearest), stored for torch's own int4 CPU kernel. That kernel
-is quick for a few rows and slow for many, so each layer keeps its packed bfloat16 weight too, for prompts: a quarter more memory. A
+bfloat16, 4 bits: groups of 32 inputs share a scale and a zero point (asymmetric, round to nearest), stored for torch's own int4 CPU kernel.
+That kernel is quick for a few rows and slow for many, so each layer keeps its packed bfloat16 weight too, for prompts: a quarter more
+memory. float32, 8 bits: one scale per output (symmetric), inputs rounded per call, which CPUs without AVX-512 multiply quickest. A
 target is never quantised here: that would be another model.
 """
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 
-from .pack import PackedLinear, can_pack, replace_linears
+from .pack import X86_ENGINES, PackedLinear, can_pack, replace_linears
 
 GROUP = 32  # inputs per scale
 _ROWS = 16  # the kernel wants outputs in multiples of this
@@ -41,17 +44,38 @@ class Int4Linear(nn.Module):
         return few if self.bias is None else few + self.bias
 
 
-def can_quantize(model: nn.Module) -> bool:
-    """Whether the int4 kernel serves this model: bfloat16 on a CPU."""
-    ready = hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu")
-    return ready and can_pack(model) and all(p.dtype == torch.bfloat16 for p in model.parameters())
+class Int8Linear(nn.Module):
+    """`nn.Linear` in float32 with an 8-bit weight."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight = linear.weight.detach()
+        scale = (weight.abs().amax(1) / 127).clamp(min=1e-12)  # (out,)
+        with warnings.catch_warnings(action="ignore"):  # torch calls this constructor deprecated and has no other for the kernel
+            codes = torch.quantize_per_channel(weight, scale.double(), torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8)
+        bias = None if linear.bias is None else linear.bias.detach().clone()
+        self.packed = torch.ops.quantized.linear_prepack(codes, bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, True)
+        return out
 
 
-def quantize(model: nn.Module) -> nn.Module:
-    """Replace all linear layers in place, layer by layer. Layers whose shape the kernel cannot take are packed instead."""
-    return replace_linears(model, _quantized)
+def can_quantize(model: nn.Module, bits: int) -> bool:
+    """Whether there is a kernel for this model on this machine: 4 bits for bfloat16, 8 for float32, on a CPU."""
+    dtype, ready = {
+        4: (torch.bfloat16, hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu")),
+        8: (torch.float32, torch.backends.quantized.engine in X86_ENGINES and hasattr(torch, "quantize_per_channel")),
+    }[bits]
+    return ready and can_pack(model) and all(p.dtype == dtype for p in model.parameters())
 
 
-def _quantized(linear: nn.Linear) -> nn.Module:
+def quantize(model: nn.Module, bits: int) -> nn.Module:
+    """Replace all linear layers in place, layer by layer. Layers whose shape the 4-bit kernel cannot take are packed instead."""
+    return replace_linears(model, Int8Linear if bits == 8 else _four_bits)
+
+
+def _four_bits(linear: nn.Linear) -> nn.Module:
     fits = linear.in_features % GROUP == 0 and linear.out_features % _ROWS == 0
     return Int4Linear(linear) if fits else PackedLinear(linear)

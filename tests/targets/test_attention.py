@@ -44,6 +44,13 @@ def case(nodes: int, seed: int = 0):
     return query, key, value, mask
 
 
+def attended(arrays, **settings) -> torch.Tensor:
+    """What attention makes of one sequence."""
+    query, key, value, mask = arrays
+    one = [Segments([x], [query.shape[2]], {}) for x in (key, value)]
+    return attend(None, query, *one, mask, **settings)[0]
+
+
 def worst(got: torch.Tensor, want: torch.Tensor) -> float:
     """The largest difference of attention's result (1, N, heads, D) from the reference (heads, N, D)."""
     return float((got[0].transpose(0, 1).double() - want).abs().max())
@@ -58,7 +65,7 @@ SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -2.0])
 def test_attention_equals_the_reference(nodes, scaling, extra):
     arrays = case(nodes)
     given = {"s_aux" if name == "sinks" else name: value for name, value in extra.items()}
-    difference = worst(attend(None, *arrays, scaling=scaling, **given)[0], reference(*arrays, scaling=scaling, **extra))
+    difference = worst(attended(arrays, scaling=scaling, **given), reference(*arrays, scaling=scaling, **extra))
     assert difference < 2e-6, f"{nodes} nodes, scaling {scaling}, {list(extra)}: differs by {difference}"
 
 
@@ -81,7 +88,32 @@ def test_a_packed_batch_equals_each_sequence_alone(extra):
     far = torch.finfo(torch.float32).min
     mask = torch.cat([torch.nn.functional.pad(c[3], (0, longest - c[3].shape[-1]), value=far) for c in cases], 2)
     sizes = [c[0].shape[2] for c in cases]
-    key, value = (Segments([c[i] for c in cases], sizes) for i in (1, 2))
+    key, value = (Segments([c[i] for c in cases], sizes, {}) for i in (1, 2))
     packed, _ = attend(None, torch.cat([c[0] for c in cases], 2), key, value, mask, **extra)
-    alone = torch.cat([attend(None, *c, **extra)[0] for c in cases], 1)
+    alone = torch.cat([attended(c, **extra) for c in cases], 1)
     assert torch.allclose(packed, alone, atol=1e-6), f"differs by {float((packed - alone).abs().max())}"
+
+
+def test_a_lone_node_that_cannot_see_all_of_its_cache_keeps_its_mask():
+    query, key, value, mask = case(1)
+    mask[..., :2] = torch.finfo(torch.float32).min  # as a sliding window does
+    difference = worst(attended((query, key, value, mask)), reference(query, key, value, mask))
+    assert difference < 2e-6, f"differs by {difference}"
+
+
+def test_layers_of_one_kind_share_what_is_made_of_the_mask():
+    query, key, value, mask = case(7)
+    masks: dict = {}
+    for _ in range(3):
+        attend(None, query, Segments([key], [7], masks), Segments([value], [7], masks), mask)
+    assert [len(kept) for kept in masks.values()] == [1]
+
+
+def test_two_masks_of_one_forward_are_kept_apart():
+    query, key, value, mask = case(7)
+    narrow, masks = mask.clone(), {}
+    narrow[..., :3] = torch.finfo(torch.float32).min
+    for each in (mask, narrow):
+        got, _ = attend(None, query, Segments([key], [7], masks), Segments([value], [7], masks), each)
+    difference = worst(got, reference(query, key, value, narrow))
+    assert difference < 2e-6, f"the second kind of layer differs by {difference}"

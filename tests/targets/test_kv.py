@@ -29,8 +29,8 @@ def read(cache: SlotCache, slot: int) -> list[int]:
     """All rows of a slot, committed and scratch; they must agree in every layer, head and column, in keys and values."""
     step, none = cache.step([slot], [0]), torch.empty(1, HEADS, 0, SIZE)
     pairs = [step.update(none, none, layer) for layer in range(LAYERS)]
-    rows = (pairs[0][0][0, 0, :, 0]).tolist()
-    for layer, (key, value) in enumerate(pairs):
+    rows = (pairs[0][0][0][0, 0, :, 0]).tolist()
+    for layer, ((key,), (value,)) in enumerate(pairs):
         want = (torch.tensor(rows) + 1000 * layer)[None, None, :, None].expand(1, HEADS, -1, SIZE)
         assert torch.equal(key, want), f"keys of layer {layer}: {key[0, :, :, 0].tolist()}, not {rows} and {1000 * layer} more"
         assert torch.equal(value, -want), f"values of layer {layer}: {value[0, :, :, 0].tolist()}"

@@ -9,16 +9,18 @@ import torch
 from torch import nn
 
 from paceline.targets.hf import HFTarget
-from paceline.targets.pack import PackedLinear, can_pack, pack
-from paceline.targets.quantize import GROUP, Int4Linear, can_quantize, quantize
+from paceline.targets.pack import X86_ENGINES, HalfLinear, PackedLinear, can_pack, pack
+from paceline.targets.quantize import GROUP, Int4Linear, Int8Linear, can_quantize, quantize
 from paceline.tree import Tree
 
 from .. import tiny
 
 FLOAT, HALF = torch.float32, torch.bfloat16
 ROWS = [1, 2, 3, 4, 5, 8, 9, 40]
+wide_registers = pytest.mark.skipif(not can_pack(nn.Linear(4, 4).to(HALF)), reason="this CPU has no bfloat16 kernels")
+x86 = pytest.mark.skipif(torch.backends.quantized.engine not in X86_ENGINES, reason="these kernels are for x86")
 pytestmark = pytest.mark.skipif(not can_pack(nn.Linear(4, 4)), reason="this build of torch cannot pack linear weights")
-four_bits = pytest.mark.skipif(not can_quantize(nn.Linear(4, 4).to(HALF)), reason="this build of torch has no 4-bit kernel")
+four_bits = pytest.mark.skipif(not can_quantize(nn.Linear(4, 4).to(HALF), 4), reason="this CPU has no 4-bit kernel for bfloat16")
 
 
 def linear(dtype: torch.dtype, bias: bool = True, inputs: int = 96, outputs: int = 48) -> nn.Linear:
@@ -43,6 +45,7 @@ def test_packed_float32_equals_the_exact_product(rows, bias):
     assert difference < 1e-5, f"{rows} rows differ by {difference}"
 
 
+@wide_registers
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", ROWS)
 def test_packed_bfloat16_is_the_exact_product_rounded(rows, bias):
@@ -52,7 +55,7 @@ def test_packed_bfloat16_is_the_exact_product_rounded(rows, bias):
     assert excess < 1e-5, f"{rows} rows: {excess} beyond one rounding to bfloat16"
 
 
-@pytest.mark.parametrize("dtype", [FLOAT, HALF], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [FLOAT, pytest.param(HALF, marks=wide_registers)], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_few_rows_give_what_they_give_in_a_larger_batch(rows, dtype):
     packed, x = PackedLinear(linear(dtype)), inputs(4, dtype)
@@ -64,7 +67,7 @@ def test_few_rows_give_what_they_give_in_a_larger_batch(rows, dtype):
 def test_the_kernel_never_sees_fewer_than_four_rows(monkeypatch, rows):
     seen, multiply = [], PackedLinear._multiply
     monkeypatch.setattr(PackedLinear, "_multiply", lambda self, x: (seen.append(x.shape[:-1].numel()), multiply(self, x))[1])
-    PackedLinear(linear(HALF))(inputs(rows, HALF))
+    PackedLinear(linear(FLOAT))(inputs(rows, FLOAT))
     assert seen == [max(rows, 4)], f"{rows} rows reached the kernel as {seen}"
 
 
@@ -118,16 +121,80 @@ def test_many_rows_use_the_bfloat16_weight(rows, rounded):
 @four_bits
 def test_layers_that_the_4_bit_kernel_cannot_take_are_packed():
     model = nn.Sequential(linear(HALF), linear(HALF, outputs=50), linear(HALF, inputs=40))
-    assert [type(layer) for layer in quantize(model)] == [Int4Linear, PackedLinear, PackedLinear]
+    assert [type(layer) for layer in quantize(model, 4)] == [Int4Linear, PackedLinear, PackedLinear]
 
 
-@four_bits
-def test_only_bfloat16_models_are_quantised():
-    assert (can_quantize(linear(HALF)), can_quantize(linear(FLOAT))) == (True, False)
+@pytest.mark.parametrize(("bits", "dtype"), [(4, FLOAT), (8, HALF)])
+def test_a_model_of_the_other_type_is_not_quantised(bits, dtype):
+    assert not can_quantize(linear(dtype), bits)
+
+
+@x86
+@pytest.mark.parametrize("rows", ROWS)
+def test_an_8_bit_layer_is_near_the_exact_product(rows):
+    layer, x = linear(FLOAT), inputs(rows, FLOAT)
+    want = exact(layer, x)
+    error = float((Int8Linear(layer)(x) - want).norm() / want.norm())
+    assert 0 < error < 0.02, f"{rows} rows are off by {error:.4f} of their norm"
+
+
+@x86
+def test_a_weight_of_zeros_survives_8_bits():
+    layer = linear(FLOAT)
+    layer.weight.fill_(0)
+    assert torch.equal(Int8Linear(layer)(inputs(2, FLOAT)), layer.bias.expand(2, -1))
 
 
 def test_a_type_that_the_kernel_cannot_multiply_is_not_packed():
     assert not can_pack(linear(torch.float16))
+
+
+def test_bfloat16_is_packed_only_where_the_cpu_has_its_kernels(monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    assert (can_pack(linear(HALF)), can_pack(linear(FLOAT))) == (False, True)
+
+
+def rounded_to(dtype: torch.dtype) -> nn.Linear:
+    """A float32 layer whose weights are numbers of a shorter type, from very small to large ones."""
+    layer = linear(FLOAT)
+    layer.weight.mul_(torch.logspace(-5, 0, 96)).copy_(layer.weight.to(dtype).float())
+    return layer
+
+
+@x86
+@pytest.mark.parametrize("dtype", [HALF, torch.float16])
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_weight_held_in_16_bits_multiplies_as_the_float32_one(rows, dtype):
+    layer, x = rounded_to(dtype), inputs(rows, FLOAT)
+    difference = float((HalfLinear(layer)(x) - exact(layer, x)).abs().max())
+    assert difference < 1e-5, f"{rows} rows differ by {difference}"
+
+
+@x86
+def test_no_entry_of_a_16_bit_weight_is_rounded():
+    layer = rounded_to(HALF)
+    assert torch.equal(HalfLinear(layer)(torch.eye(96)), layer.weight.T + layer.bias)
+
+
+@x86
+def test_a_weight_that_16_bits_would_round_is_refused_and_packed_in_32():
+    with pytest.raises(ValueError, match="float16 would round"):
+        HalfLinear(linear(FLOAT))
+    assert type(pack(nn.Sequential(linear(FLOAT)))[0]) is PackedLinear
+
+
+@x86
+def test_a_float32_model_with_shorter_numbers_is_held_in_16_bits():
+    assert type(pack(nn.Sequential(rounded_to(HALF)))[0]) is HalfLinear
+
+
+@x86
+@pytest.mark.parametrize("value", [0.0, 1e-30, 1e30])
+def test_extreme_weights_are_held_exactly(value):
+    layer = nn.Linear(8, 4, bias=False).requires_grad_(False)
+    layer.weight.fill_(torch.tensor(value).to(HALF).float())
+    got, want = HalfLinear(layer)(torch.eye(8)), layer.weight.T
+    assert torch.equal(got, want), f"{float(want[0, 0])} became {float(got[0, 0])}"
 
 
 def wide(tied: bool):
