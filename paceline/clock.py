@@ -13,12 +13,15 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds, self.forwards, self.prefills = 0.0, 0, 0
+        self.prefill_seconds = 0.0  # of `seconds`
 
     def _timed(self, run: Callable[..., Any], counter: str) -> Callable[..., Any]:
         def call(**arguments: Any) -> Any:
             began = time.perf_counter()
             out = run(**arguments)
-            self.seconds += time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            self.seconds += seconds
+            self.prefill_seconds += seconds if counter == "prefills" else 0
             setattr(self, counter, getattr(self, counter) + 1)
             return out
 

@@ -5,6 +5,7 @@ Axes: B sequences, N nodes, V vocabulary, F features.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -110,17 +111,33 @@ def release(target: Target, seq: Request) -> None:
         seq.keep_features(0)
 
 
-def generate(target: Target, drafter: Drafter, rule: Rule, seqs: Sequence[Request]) -> list[Request]:
+def generate(target: Target, drafter: Drafter, rule: Rule, seqs: Sequence[Request], batch_size: int | None = None) -> list[Request]:
     """Decode all sequences to their end, then give their memory back. Returns them."""
-    for _ in stream(target, drafter, rule, seqs):
+    for _ in stream(target, drafter, rule, seqs, batch_size):
         pass
     return list(seqs)
 
 
-def stream(target: Target, drafter: Drafter, rule: Rule, seqs: Sequence[Request]) -> Iterator[Round]:
-    """`rounds`, but with the memory given back at the end, also when the reader stops early."""
+def stream(target: Target, drafter: Drafter, rule: Rule, seqs: Sequence[Request], batch_size: int | None = None) -> Iterator[Round]:
+    """`rounds` over at most `batch_size` sequences at a time (None: all): as one ends its memory is given back and the next one joins.
+
+    The memory of all is given back at the end, also when the reader stops early.
+    """
+    waiting = deque(seqs)
+    live: list[Request] = []
+
+    def refill() -> None:
+        while waiting and (batch_size is None or len(live) < batch_size):
+            live.append(waiting.popleft())
+
     try:
-        yield from rounds(target, drafter, rule, seqs)
+        refill()
+        for round_ in rounds(target, drafter, rule, live):
+            if round_.finish_reason:
+                release(target, round_.sequence)
+                live.remove(round_.sequence)
+                refill()
+            yield round_
     finally:
         for seq in seqs:
             release(target, seq)

@@ -97,3 +97,35 @@ def test_a_round_tells_what_it_did():
 
 def test_no_sequences_are_no_rounds():
     assert list(engine.rounds(tiny.target(), Planted(), match, [])) == []
+
+
+def test_as_one_sequence_ends_the_next_one_joins():
+    target, drafter = tiny.target(), Planted()
+    lengths = [3, 9, 5, 1, 7]
+    seqs = [matrix.request(PROMPTS["short"], count=n) for n in lengths]
+    live: list[int] = []
+    for _ in engine.stream(target, drafter, match, seqs, batch_size=2):
+        live.append(sum(s.slot is not None for s in seqs))
+    assert (max(live), live[0]) == (2, 2), f"slots in use after each round: {live}"
+    assert [len(s.output) for s in seqs] == lengths
+
+
+def test_a_sequence_that_ends_gives_its_memory_back_at_once():
+    target = tiny.target()
+    seqs = [matrix.request(PROMPTS["short"], count=n) for n in (1, 20)]
+    rounds = engine.stream(target, Planted(), match, seqs)
+    for round_ in rounds:
+        if round_.sequence is seqs[1]:
+            break
+    assert seqs[0].finish_reason == "length"
+    assert (seqs[0].slot, seqs[1].slot is None) == (None, False)
+    rounds.close()
+    assert target.cache.nbytes == 0
+
+
+def test_a_batch_that_is_refilled_gives_each_prompt_its_own_text():
+    prompts = [PROMPTS["short"], PROMPTS["long"], PROMPTS["short"], PROMPTS["long"]]
+    seqs = [matrix.request(p, count=n) for p, n in zip(prompts, (4, 12, 30, 40), strict=True)]
+    engine.generate(tiny.target(), Planted(), match, seqs, batch_size=2)
+    for seq, prompt in zip(seqs, prompts, strict=True):
+        matrix.expect(seq.tokens, matrix.plain(prompt, len(seq.output)), f"{len(seq.output)} tokens in a refilled batch")

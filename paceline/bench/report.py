@@ -72,6 +72,9 @@ def _line(run: Run, settings: Settings, by_run: dict[str, list[Row]]) -> Report:
         ratio = summary.speedup(rows, base)
         line[f"speedup_vs_{name}"] = ratio["pooled"]
         line[f"speedup_vs_{name}_median"], line[f"speedup_vs_{name}_interval"] = ratio["median"], ratio["interval"]
+    if "batch1" in bases:
+        alone = summary.counts(bases["batch1"])["decode_tokens_per_second"]
+        line["decode_speedup_vs_batch1"] = line["decode_tokens_per_second"] / alone
     return line | {"by_task": summary.by_task(rows, bases), "identical": None, "of": 0, "reference": None}
 
 

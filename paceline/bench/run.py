@@ -18,6 +18,7 @@ from .settings import Settings
 from .suites import Prompt
 
 WARM_UP_TOKENS = 8
+BATCHES = 3  # prompts of a group, in batches: as one prompt of a batch ends, the next of the group joins
 
 
 def encode_all(target: HFTarget, prompts: Sequence[Prompt]) -> list[list[int]]:
@@ -48,14 +49,16 @@ class Job:
 
 
 def jobs(runs: Sequence[Run], prompts: int, batch_size: int, repeat: int) -> Iterator[Job]:
-    """All decode calls in order. A group is one prompt, or a batch of them, which runs at batch size 1 decode one by one."""
+    """All decode calls in order. A group is one prompt, or several batches of them, which runs at batch size 1 decode one by one."""
+    size = 1 if batch_size == 1 else batch_size * BATCHES
     for again in range(repeat):
-        for group, start in enumerate(range(0, prompts, batch_size)):
-            members = tuple(range(start, min(start + batch_size, prompts)))
+        for group, start in enumerate(range(0, prompts, size)):
+            members = tuple(range(start, min(start + size, prompts)))
             turn = (group + again) % len(runs)
             for run in (*runs[turn:], *runs[:turn]):
-                for part, first in enumerate(range(0, len(members), run.batch_size)):
-                    yield Job(again, group, run, part, members[first : first + run.batch_size])
+                step = 1 if run.batch_size == 1 else size
+                for part, first in enumerate(range(0, len(members), step)):
+                    yield Job(again, group, run, part, members[first : first + step])
 
 
 def run_all(
@@ -112,6 +115,7 @@ def _row(job: Job, result: Decoded, prompts: Sequence[Prompt], others: float | N
         "prefill_forwards": result.prefill_forwards,
         "draft_forwards": result.draft_forwards,
         "target_seconds": result.target_seconds,
+        "prefill_seconds": result.prefill_seconds,
         "draft_seconds": result.draft_seconds,
         "cores_used_by_others": others,
         "peak_rss_mb": peak_rss_mb(),

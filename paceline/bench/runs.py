@@ -32,6 +32,7 @@ class Decoded:
     prefill_forwards: int = 0
     draft_forwards: int = 0
     target_seconds: float = 0.0
+    prefill_seconds: float | None = None  # of target_seconds; None where it is not known
     draft_seconds: float = 0.0
     stats: list[Stats] = field(default_factory=list)
 
@@ -74,7 +75,7 @@ class MethodRun:
         target, draft = Clock(), Clock()
         with target.watching(self._target), draft.watching(self._draft):
             began = time.perf_counter()
-            for round_ in engine.stream(self._target, drafter, rule, seqs):
+            for round_ in engine.stream(self._target, drafter, rule, seqs, self.batch_size):
                 stats[id(round_.sequence)].add(round_)
             seconds = time.perf_counter() - began
         return Decoded(
@@ -84,6 +85,7 @@ class MethodRun:
             target.prefills,
             draft.forwards + draft.prefills,
             target.seconds,
+            target.prefill_seconds,
             draft.seconds,
             [stats[id(s)] for s in seqs],
         )

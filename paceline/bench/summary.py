@@ -15,6 +15,7 @@ from .journal import Row
 
 FORMULAS = {
     "tokens_per_second": "tokens / wall seconds of the whole decode, prompt included, pooled over prompts",
+    "decode_tokens_per_second": "tokens / wall seconds less those of the forwards that read prompts",
     "target_forwards": "forwards of the target that gave tokens; Transformers' first one also reads the prompt",
     "tokens_per_forward": "tokens / target_forwards, prefill_forwards left out",
     "mean_acceptance_length": "1 + accepted draft tokens / rounds, pooled; for peers tokens / target_forwards",
@@ -50,6 +51,7 @@ def counts(rows: Sequence[Row]) -> dict[str, Any]:
         "tokens": tokens,
         "seconds": seconds,
         "tokens_per_second": tokens / seconds,
+        "decode_tokens_per_second": _decode_speed(rows),
         "target_forwards": forwards,
         "prefill_forwards": sum(r["prefill_forwards"] for r in rows),
         "draft_forwards": sum(r["draft_forwards"] for r in rows),
@@ -59,6 +61,13 @@ def counts(rows: Sequence[Row]) -> dict[str, Any]:
         "cores_used_by_others": _others(rows, seconds),
         "peak_rss_mb": max(r["peak_rss_mb"] for r in rows),
     }
+
+
+def _decode_speed(rows: Sequence[Row]) -> float | None:
+    reading = [r["prefill_seconds"] for r in rows]
+    if None in reading:
+        return None
+    return tokens_of(rows) / (sum(r["seconds"] for r in rows) - sum(reading))
 
 
 def _acceptance(rows: Sequence[Row]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def _runs(lines: Sequence[Report]) -> Table:
-    heads = "run,rule,batch,tokens,seconds,tokens/s,target forwards,tokens/forward,mean acceptance (pooled / per request),nodes/round"
+    heads = "run,rule,batch,tokens,seconds,tokens/s (decode only),target forwards,tokens/forward,mean acceptance (pooled / per request),nodes/round"
     table = Table(*heads.split(","), "target / draft / other", "others' cores", "identical", box=None)
     for line in lines:
         share = line["time_share"]
@@ -39,7 +39,7 @@ def _runs(lines: Sequence[Report]) -> Table:
             str(line["batch_size"]),
             str(line["tokens"]),
             f"{line['seconds']:.2f}",
-            f"{line['tokens_per_second']:.1f}",
+            f"{line['tokens_per_second']:.1f} ({_number(line['decode_tokens_per_second'])})",
             str(line["target_forwards"]),
             f"{line['tokens_per_forward']:.2f}",
             f"{line['mean_acceptance_length']:.2f} / {line['mean_acceptance_length_of_requests']:.2f}",

@@ -56,9 +56,9 @@ def test_the_order_of_runs_rotates_from_prompt_to_prompt() -> None:
 
 
 def test_a_batch_is_decoded_at_once_by_some_runs_and_one_by_one_by_others() -> None:
-    planned = list(jobs([Named("batch", 2), Named("single")], 3, 2, 1))  # type: ignore[list-item]
-    assert [j.members for j in planned if j.run.name == "batch"] == [(0, 1), (2,)]
-    assert [j.members for j in planned if j.run.name == "single"] == [(0,), (1,), (2,)]
+    planned = list(jobs([Named("batch", 2), Named("single")], 8, 2, 1))  # type: ignore[list-item]
+    assert [j.members for j in planned if j.run.name == "batch"] == [(0, 1, 2, 3, 4, 5), (6, 7)], "three batches make a group"
+    assert [j.members for j in planned if j.run.name == "single"] == [(i,) for i in range(8)]
     assert len({j.key for j in planned}) == len(planned)
 
 
@@ -130,7 +130,7 @@ def _wrong(node: Node, rng: Any) -> Step:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> str:
     """A rule that says it is lossless and is not."""
-    rule = replace(match, name="broken", decide=_wrong)
+    rule = replace(match, name="broken", decide=_wrong, greedy=_wrong)
     monkeypatch.setitem(methods.RULES, "broken", methods.Entry(lambda: rule, "wrong on purpose"))
     return "none/broken"
 
@@ -154,7 +154,7 @@ def test_a_broken_lossless_method_is_counted_as_different_with_its_margin(settin
 
 
 def test_a_lossy_rule_is_not_compared(settings: Make, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lossy = replace(match, name="broken", decide=_wrong, lossless=False)
+    lossy = replace(match, name="broken", decide=_wrong, greedy=_wrong, lossless=False)
     monkeypatch.setitem(methods.RULES, "broken", methods.Entry(lambda: lossy, "lossy"))
     found = measure(settings(methods=("none", broken)))
     assert (line(found, broken)["lossless"], line(found, broken)["identical"], found["differences"]) == (False, None, [])
