@@ -22,7 +22,7 @@ from . import tiny
 from .folders import IDS, WORDS, logits, refused, tokenizer
 
 four_bits, eight_bits = (
-    pytest.mark.skipif(not can_quantize(torch.nn.Linear(4, 4, dtype=dtype), bits), reason=f"this CPU has no {bits}-bit kernel for {dtype}")
+    pytest.mark.skipif(not can_quantize(dtype, torch.device("cpu"), bits), reason=f"this CPU has no {bits}-bit kernel for {dtype}")
     for bits, dtype in ((4, torch.bfloat16), (8, torch.float32))
 )
 

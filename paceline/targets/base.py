@@ -63,6 +63,11 @@ class Target(Protocol):
     @property
     def cache(self) -> Cache: ...
 
+    @property
+    def device(self) -> torch.device:
+        """Where its logits are."""
+        ...
+
     def prefill(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], layer_ids: Sequence[int] = ()) -> list[torch.Tensor] | None:
         """Append tokens to each slot and commit them. Returns (T, F) features for each, if layers are named."""
         ...

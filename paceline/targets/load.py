@@ -54,15 +54,15 @@ def load(
     kind = _dtype(dtype, place)
     source, revision = resolve(model, revision, progress)
     progress(f"loading {model}")
-    loaded, tokenizer = _read(source, revision, kind, model)
-    target = HFTarget(loaded.to(place), tokenizer, name=model)  # refuses what is unsupported before the work
     if weights == "auto":
-        weights = "packed" if can_pack(loaded) else "plain"
-    if (weights == "packed" and not can_pack(loaded)) or (weights in BITS and not can_quantize(loaded, BITS[weights])):
+        weights = "packed" if can_pack(kind, place) else "plain"
+    if (weights == "packed" and not can_pack(kind, place)) or (weights in BITS and not can_quantize(kind, place, BITS[weights])):
         raise InvalidRequest(f"weights {weights} do not go with {str(kind).removeprefix('torch.')} on {place.type}; use auto")
+    loaded, tokenizer = _read(source, revision, kind if weights == "plain" else "auto", model)
+    target = HFTarget(loaded.to(place), tokenizer, name=model)  # refuses what is unsupported before the work
     if weights != "plain":
         progress("packing weights for this CPU" if weights == "packed" else f"rounding draft weights to {BITS[weights]} bits")
-        pack(loaded) if weights == "packed" else quantize(loaded, BITS[weights])
+        pack(loaded, kind) if weights == "packed" else quantize(loaded, BITS[weights])
     return target
 
 
@@ -72,8 +72,8 @@ def load_draft(
     """Load a draft model. `auto` weights are rounded where that is quicker (on a CPU): drafts may be rounded, output never is."""
     place = torch.device(_device(device))
     if weights == "auto" and place.type == "cpu":
-        probe = torch.nn.Linear(1, 1, dtype=_dtype(dtype, place))
-        weights = next((name for name, bits in BITS.items() if can_quantize(probe, bits)), "auto")
+        kind = _dtype(dtype, place)
+        weights = next((name for name, bits in BITS.items() if can_quantize(kind, place, bits)), "auto")
     return load(model, dtype=dtype, device=device, weights=weights, progress=progress)
 
 
@@ -199,7 +199,7 @@ def _convert(file: Path, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def _read(source: str, revision: str | None, dtype: torch.dtype, name: str) -> tuple[Any, Any]:
+def _read(source: str, revision: str | None, dtype: torch.dtype | str, name: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:

@@ -14,11 +14,11 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
 
-_DTYPES = (torch.float32, torch.bfloat16)
 X86_ENGINES = ("x86", "fbgemm")  # torch's engines with kernels for 16-bit and 8-bit weights and float32 inputs
 _ROWS = 8  # a hint: how many tokens a forward usually has
 _LEAST_ROWS = 4  # oneDNN's kernel for fewer rows is slower than its kernel for this many, by up to 15 % in bfloat16
@@ -56,7 +56,7 @@ class HalfLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         scaled, self.scale = _halved(linear.weight.detach())
-        bias = None if linear.bias is None else linear.bias.detach().clone()
+        bias = None if linear.bias is None else linear.bias.detach().to(torch.float32, copy=True)
         self.packed = torch.ops.quantized.linear_prepack_fp16(scaled, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -68,34 +68,32 @@ def _halved(weight: torch.Tensor) -> tuple[torch.Tensor, float]:
     """The weight times a power of two, all entries of which are float16 numbers, and the reciprocal of the power."""
     largest = float(weight.abs().max())
     power = 14 - math.frexp(largest)[1] if largest > 0 and math.isfinite(largest) else 0
-    scaled = torch.ldexp(weight, torch.tensor(power))
-    if not torch.equal(scaled.half().float(), scaled):
+    scaled = weight.to(torch.float32, copy=True).mul_(2.0**power)
+    if not all(torch.equal(rows.half().float(), rows) for rows in scaled.split(1024)):
         raise ValueError("the weight has entries that float16 would round")
     return scaled, 2.0**-power
 
 
-def _packed(linear: nn.Linear) -> nn.Module:
-    """The quickest form that keeps every number."""
+def _packed(linear: nn.Linear, dtype: torch.dtype) -> nn.Module:
+    """The quickest form that keeps every number and computes in `dtype`."""
     ready = torch.backends.quantized.engine in X86_ENGINES and hasattr(torch.ops.quantized, "linear_dynamic_fp16")
-    if ready and linear.weight.dtype == torch.float32:
+    if ready and dtype == torch.float32:
         try:
             return HalfLinear(linear)
         except ValueError:
             pass
-    return PackedLinear(linear)
+    return PackedLinear(widened(linear, dtype))
 
 
-def can_pack(model: nn.Module) -> bool:
-    """Whether this build of torch packs, and every parameter is a CPU tensor of a type that oneDNN multiplies."""
-    ready = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    fits = ready and all(p.device.type == "cpu" and p.dtype in _DTYPES for p in model.parameters())
-    half = any(p.dtype == torch.bfloat16 for p in model.parameters())
-    return fits and (not half or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
+def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether this build of torch packs, and this CPU multiplies numbers of this type."""
+    ready = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise") and device.type == "cpu"
+    return ready and (dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())))
 
 
-def pack(model: nn.Module) -> nn.Module:
-    """Pack all linear layers of a model in place. Training it afterwards is not possible."""
-    return replace_linears(model, _packed)
+def pack(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Pack all linear layers of a model in place, to compute in this type. Training it afterwards is not possible."""
+    return replace_linears(model, lambda linear: _packed(linear, dtype)).to(dtype)
 
 
 @torch.no_grad()
@@ -107,17 +105,30 @@ def replace_linears(model: nn.Module, make: Callable[[nn.Linear], nn.Module]) ->
     uses: dict[int, int] = {}
     for _, parameter in model.named_parameters(remove_duplicate=False):
         uses[parameter.data_ptr()] = uses.get(parameter.data_ptr(), 0) + 1
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
-                setattr(module, name, make(child))
-                if uses[child.weight.data_ptr()] == 1:
-                    _forget(child.weight)
+    found = [(module, name, child) for module in model.modules() for name, child in module.named_children() if type(child) is nn.Linear]
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # reordering uses one core
+        for (module, name, child), new in zip(found, pool.map(lambda each: make(each[2]), found), strict=True):
+            setattr(module, name, new)
+            if uses[child.weight.data_ptr()] == 1:
+                _forget(child.weight)
+    for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            if type(module) is not nn.Linear and uses.get(parameter.data_ptr(), 0) == 1:
+            if uses.get(parameter.data_ptr(), 0) == 1:
                 setattr(module, name, nn.Parameter(parameter.detach().clone(), requires_grad=False))
                 _forget(parameter)
     return model
+
+
+def widened(linear: nn.Linear, dtype: torch.dtype) -> nn.Linear:
+    """The layer in another type; itself if it has that type already."""
+    if linear.weight.dtype == dtype:
+        return linear
+    bias = linear.bias
+    new = nn.Linear(linear.in_features, linear.out_features, bias=bias is not None, device="meta")
+    new.weight = nn.Parameter(linear.weight.to(dtype), requires_grad=False)
+    if bias is not None:
+        new.bias = nn.Parameter(bias.to(dtype), requires_grad=False)
+    return new
 
 
 def _forget(tensor: torch.Tensor) -> None:

@@ -13,7 +13,7 @@ import warnings
 import torch
 from torch import nn
 
-from .pack import X86_ENGINES, PackedLinear, can_pack, replace_linears
+from .pack import X86_ENGINES, PackedLinear, can_pack, replace_linears, widened
 
 GROUP = 32  # inputs per scale
 _ROWS = 16  # the kernel wants outputs in multiples of this
@@ -50,11 +50,11 @@ class Int8Linear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        weight = linear.weight.detach()
+        weight = linear.weight.detach().float()
         scale = (weight.abs().amax(1) / 127).clamp(min=1e-12)  # (out,)
         with warnings.catch_warnings(action="ignore"):  # torch calls this constructor deprecated and has no other for the kernel
             codes = torch.quantize_per_channel(weight, scale.double(), torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8)
-        bias = None if linear.bias is None else linear.bias.detach().clone()
+        bias = None if linear.bias is None else linear.bias.detach().to(torch.float32, copy=True)
         self.packed = torch.ops.quantized.linear_prepack(codes, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -62,20 +62,23 @@ class Int8Linear(nn.Module):
         return out
 
 
-def can_quantize(model: nn.Module, bits: int) -> bool:
-    """Whether there is a kernel for this model on this machine: 4 bits for bfloat16, 8 for float32, on a CPU."""
-    dtype, ready = {
+def can_quantize(dtype: torch.dtype, device: torch.device, bits: int) -> bool:
+    """Whether there is a kernel for this type on this machine: 4 bits for bfloat16, 8 for float32, on a CPU."""
+    needs, ready = {
         4: (torch.bfloat16, hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu")),
         8: (torch.float32, torch.backends.quantized.engine in X86_ENGINES and hasattr(torch, "quantize_per_channel")),
     }[bits]
-    return ready and can_pack(model) and all(p.dtype == dtype for p in model.parameters())
+    return ready and dtype == needs and can_pack(dtype, device)
 
 
 def quantize(model: nn.Module, bits: int) -> nn.Module:
     """Replace all linear layers in place, layer by layer. Layers whose shape the 4-bit kernel cannot take are packed instead."""
-    return replace_linears(model, Int8Linear if bits == 8 else _four_bits)
+    if bits == 8:
+        return replace_linears(model, Int8Linear).float()
+    return replace_linears(model, _four_bits).bfloat16()
 
 
 def _four_bits(linear: nn.Linear) -> nn.Module:
+    linear = widened(linear, torch.bfloat16)
     fits = linear.in_features % GROUP == 0 and linear.out_features % _ROWS == 0
     return Int4Linear(linear) if fits else PackedLinear(linear)

@@ -15,12 +15,12 @@ from paceline.tree import Tree
 
 from .. import tiny
 
-FLOAT, HALF = torch.float32, torch.bfloat16
+FLOAT, HALF, CPU = torch.float32, torch.bfloat16, torch.device("cpu")
 ROWS = [1, 2, 3, 4, 5, 8, 9, 40]
-wide_registers = pytest.mark.skipif(not can_pack(nn.Linear(4, 4).to(HALF)), reason="this CPU has no bfloat16 kernels")
+wide_registers = pytest.mark.skipif(not can_pack(HALF, CPU), reason="this CPU has no bfloat16 kernels")
 x86 = pytest.mark.skipif(torch.backends.quantized.engine not in X86_ENGINES, reason="these kernels are for x86")
-pytestmark = pytest.mark.skipif(not can_pack(nn.Linear(4, 4)), reason="this build of torch cannot pack linear weights")
-four_bits = pytest.mark.skipif(not can_quantize(nn.Linear(4, 4).to(HALF), 4), reason="this CPU has no 4-bit kernel for bfloat16")
+pytestmark = pytest.mark.skipif(not can_pack(FLOAT, CPU), reason="this build of torch cannot pack linear weights")
+four_bits = pytest.mark.skipif(not can_quantize(HALF, CPU, 4), reason="this CPU has no 4-bit kernel for bfloat16")
 
 
 def linear(dtype: torch.dtype, bias: bool = True, inputs: int = 96, outputs: int = 48) -> nn.Linear:
@@ -126,7 +126,7 @@ def test_layers_that_the_4_bit_kernel_cannot_take_are_packed():
 
 @pytest.mark.parametrize(("bits", "dtype"), [(4, FLOAT), (8, HALF)])
 def test_a_model_of_the_other_type_is_not_quantised(bits, dtype):
-    assert not can_quantize(linear(dtype), bits)
+    assert not can_quantize(dtype, CPU, bits)
 
 
 @x86
@@ -146,12 +146,12 @@ def test_a_weight_of_zeros_survives_8_bits():
 
 
 def test_a_type_that_the_kernel_cannot_multiply_is_not_packed():
-    assert not can_pack(linear(torch.float16))
+    assert not can_pack(torch.float16, CPU)
 
 
 def test_bfloat16_is_packed_only_where_the_cpu_has_its_kernels(monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    assert (can_pack(linear(HALF)), can_pack(linear(FLOAT))) == (False, True)
+    assert (can_pack(HALF, CPU), can_pack(FLOAT, CPU)) == (False, True)
 
 
 def rounded_to(dtype: torch.dtype) -> nn.Linear:
@@ -180,12 +180,12 @@ def test_no_entry_of_a_16_bit_weight_is_rounded():
 def test_a_weight_that_16_bits_would_round_is_refused_and_packed_in_32():
     with pytest.raises(ValueError, match="float16 would round"):
         HalfLinear(linear(FLOAT))
-    assert type(pack(nn.Sequential(linear(FLOAT)))[0]) is PackedLinear
+    assert type(pack(nn.Sequential(linear(FLOAT)), FLOAT)[0]) is PackedLinear
 
 
 @x86
 def test_a_float32_model_with_shorter_numbers_is_held_in_16_bits():
-    assert type(pack(nn.Sequential(rounded_to(HALF)))[0]) is HalfLinear
+    assert type(pack(nn.Sequential(rounded_to(HALF)), FLOAT)[0]) is HalfLinear
 
 
 @x86
@@ -206,7 +206,7 @@ def wide(tied: bool):
 def test_the_embedding_survives_packing(tied):
     model = wide(tied)
     before = model.get_input_embeddings().weight.clone()
-    pack(model)
+    pack(model, FLOAT)
     assert torch.equal(model.get_input_embeddings().weight, before)
 
 
@@ -214,19 +214,19 @@ def test_the_embedding_survives_packing(tied):
 def test_a_packed_model_gives_the_same_logits(tied):
     model, ids = wide(tied), torch.tensor([[3, 400, 5, 77, 511]])
     want = model(ids).logits
-    got = pack(model)(ids).logits
+    got = pack(model, FLOAT)(ids).logits
     difference = float((got - want).abs().max())
     assert difference < 1e-4, f"differs by {difference}, logits up to {float(want.abs().max())}"
 
 
 def test_packing_leaves_no_plain_linear_layer():
-    kinds = [type(m) for m in pack(wide(True)).modules()]
+    kinds = [type(m) for m in pack(wide(True), FLOAT).modules()]
     assert (kinds.count(nn.Linear), kinds.count(PackedLinear)) == (0, 15), "2 layers of 7, and the output layer"
 
 
 def test_a_packed_target_verifies_a_tree_as_the_plain_one():
     tree = Tree((5, 6, 7, 8), (-1, 0, 0, 1))
-    targets = [tiny.target(), HFTarget(pack(copy.deepcopy(tiny.plain("llama"))))]
+    targets = [tiny.target(), HFTarget(pack(copy.deepcopy(tiny.plain("llama")), FLOAT))]
     rows = []
     for target in targets:
         slot = target.cache.open()
@@ -234,3 +234,22 @@ def test_a_packed_target_verifies_a_tree_as_the_plain_one():
         rows.append(target.verify([tree], [slot]).logits)
     difference = float((rows[0] - rows[1]).abs().max())
     assert difference < 1e-4, f"differs by {difference}, logits up to {float(rows[0].abs().max())}"
+
+
+@x86
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_shorter_model_is_widened_while_it_is_packed(bias):
+    short = nn.Sequential(linear(HALF, bias), nn.LayerNorm(48).to(HALF))
+    x, want = inputs(3, FLOAT), copy.deepcopy(short).float()(inputs(3, FLOAT))
+    packed = pack(short, FLOAT)
+    got = packed(x)
+    assert [type(packed[0]), packed[1].weight.dtype] == [HalfLinear, FLOAT]
+    assert torch.allclose(got, want, atol=1e-5), f"differs by {float((got - want).abs().max())}"
+
+
+@x86
+def test_a_tied_embedding_is_widened_with_its_output_layer():
+    model = wide(True).to(HALF)
+    want = copy.deepcopy(model).float()(torch.tensor([[3, 400, 5]])).logits
+    got = pack(model, FLOAT)(torch.tensor([[3, 400, 5]])).logits
+    assert float((got - want).abs().max()) < 1e-4
