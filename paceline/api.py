@@ -86,18 +86,23 @@ def generate(
     draft_model: HFTarget | None = None,
     num_speculative_tokens: int | None = None,
     budget: int | None = None,
+    shape: str | None = None,
+    head: str | None = None,
     chat: bool = True,
+    batch_size: int | None = None,
 ) -> list[Completion]:
-    """Answer all prompts in one batch.
+    """Answer all prompts, at most `batch_size` of them at a time (None: all). `shape` is that of a draft model's tree: chain, 2x3 (width and depth) or sequoia:P1,P2,...
 
     Raises InvalidRequest, PromptTooLong, IncompatibleDraft or IncompatibleRule before the first token.
     """
     if isinstance(prompts, str):
         raise InvalidRequest("prompts is a string; give a list of prompts")
-    drafter, rule = method_for(target, method, draft_model, num_speculative_tokens, budget)
+    if batch_size is not None and batch_size < 1:
+        raise InvalidRequest(f"batch_size is {batch_size}; it must be at least 1")
+    drafter, rule = method_for(target, method, draft_model, num_speculative_tokens, budget, shape, head)
     seqs = [request(target, p, params, chat) for p in prompts]
     stats = {id(s): Stats() for s in seqs}
-    for round_ in engine.stream(target, drafter, rule, seqs):
+    for round_ in engine.stream(target, drafter, rule, seqs, batch_size):
         stats[id(round_.sequence)].add(round_)
     return [completion(s, stats[id(s)]) for s in seqs]
 
@@ -109,12 +114,18 @@ def completion(seq: Request, stats: Stats) -> Completion:
 
 
 def method_for(
-    target: HFTarget, method: str, draft_model: HFTarget | None = None, num_speculative_tokens: int | None = None, budget: int | None = None
+    target: HFTarget,
+    method: str,
+    draft_model: HFTarget | None = None,
+    num_speculative_tokens: int | None = None,
+    budget: int | None = None,
+    shape: str | None = None,
+    head: str | None = None,
 ) -> tuple[Any, Any]:
     """Drafter and rule by name, with the draft model's tokenizer checked."""
     if draft_model is not None:
         check_same_tokenizer(target, draft_model)
-    return build(method, target, Options(num_speculative_tokens, budget, draft_model))
+    return build(method, target, Options(num_speculative_tokens, budget, draft_model, shape, head))
 
 
 def stream(target: HFTarget, seq: Request, drafter: Any, rule: Any) -> Iterator[tuple[str, Round]]:

@@ -24,6 +24,7 @@ class Siblings(Enum):
     FIXED = "fixed"  # a deterministic function of the prefix: top-k, lookup, the target's own early layers
     IID = "iid"  # independent draws from the node's row, duplicates kept
     WITHOUT_REPLACEMENT = "without replacement"  # draws from the node's row, renormalised after each
+    TOP_AND_DRAW = "top and draw"  # the likeliest of the node's row, then one draw from the rest of it, renormalised
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class HeadStart:
 class Draft:
     """A tree and what the drafter believed when it chose the nodes.
 
-    `logits` (R, V) are processed as the request asks: softmax of a row is exactly the law from which the node's children were
-    drawn. `rows` (N,) names, for each parent, the row that proposed its children, or -1. Both are None for drafters without a
-    distribution, such as prompt lookup.
+    `logits` (R, V) are processed as the request asks: `law` of a row is exactly what the node's children were drawn from, whatever
+    the row's precision. `rows` (N,) names, for each parent, the row that proposed its children, or -1. Both are None for drafters
+    without a distribution, such as prompt lookup.
     """
 
     tree: Tree
@@ -48,14 +49,19 @@ class Draft:
     logits: torch.Tensor | None = None
     rows: tuple[int, ...] | None = None
     head_start: HeadStart | None = None
+    scores: tuple[float, ...] | None = None  # (N,) estimated log-probability that the path down to each node is accepted
 
     def probs(self, node: int) -> torch.Tensor:
         """(V,) the law that proposed the children of `node`."""
         row_index = -1 if self.rows is None else self.rows[node]
         assert self.logits is not None, "this draft comes without a distribution"
         assert row_index >= 0, f"node {node} has no draft row"
-        row = self.logits[row_index]
-        return torch.softmax(row if row.dtype == torch.float64 else row.float(), -1)
+        return law(self.logits[row_index])
+
+
+def law(row: torch.Tensor) -> torch.Tensor:
+    """(V,) the probabilities that a row of `Draft.logits` states, in float32 at least."""
+    return torch.softmax(row if row.dtype == torch.float64 else row.float(), -1)
 
 
 class Drafter(Protocol):

@@ -56,8 +56,9 @@ class Sequence:
         self.max_length = max_length
         self.tokens: list[int] = []
         self.slot: int | None = None
-        self._features: list[torch.Tensor] = []
+        self._features: torch.Tensor | None = None  # (capacity, F), of which the first `num_features` rows count
         self._feature_layers: tuple[int, ...] = ()
+        self.num_features = 0
         self.restart(tokens, params or SamplingParams(), text)
 
     def restart(self, tokens: Tokens[int], params: SamplingParams, text: Text | None = None) -> None:
@@ -124,22 +125,35 @@ class Sequence:
     @property
     def features(self) -> torch.Tensor | None:
         """(T, F) features of the cached tokens, if the drafter asked for any."""
-        if len(self._features) > 1:
-            self._features = [torch.cat(self._features)]
-        return self._features[0] if self._features else None
+        return self._features[: self.num_features] if self._features is not None and self.num_features else None
 
-    @property
-    def num_features(self) -> int:
-        return sum(map(len, self._features))
+    def features_from(self, start: int, layer_ids: Tokens[int]) -> torch.Tensor:
+        """(T - start, F) features of the cached tokens from `start` on, of these layers, which must be among those that are kept.
+
+        A view where possible: use it before the next round.
+        """
+        assert self._features is not None, "no features are kept for this sequence"
+        rows = self._features[start : self.num_features]
+        if (*layer_ids,) == self._feature_layers:
+            return rows
+        each = rows.view(len(rows), len(self._feature_layers), -1)
+        return torch.cat([each[:, self._feature_layers.index(i)] for i in layer_ids], -1)
 
     def add_features(self, rows: torch.Tensor) -> None:
         """Append (n, F) features of n newly cached tokens."""
-        self._features.append(rows)
+        start, end = self.num_features, self.num_features + len(rows)
+        if self._features is None or end > len(self._features):
+            grown = rows.new_empty(max(end * 3 // 2, end + 64), rows.shape[1])
+            if self._features is not None:
+                grown[:start] = self._features[:start]
+            self._features = grown
+        self._features[start:end] = rows
+        self.num_features = end
 
     def keep_features(self, length: int, layer_ids: Tokens[int] | None = None) -> None:
         """Forget the features of all but the first `length` tokens, and all of them if they are of other layers than these."""
         if layer_ids is not None and self._feature_layers != (*layer_ids,):
-            self._features, self._feature_layers = [], (*layer_ids,)
-        if length < self.num_features:
-            features = self.features
-            self._features = [] if features is None or length == 0 else [features[:length]]
+            length, self._feature_layers = 0, (*layer_ids,)
+        self.num_features = min(self.num_features, length)
+        if length == 0:
+            self._features = None

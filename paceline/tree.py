@@ -85,13 +85,13 @@ class Tree:
         """The longest path from the root that spells a prefix of `tokens`; the root must match `tokens[0]`, else empty."""
         if not tokens or tokens[0] != self.tokens[0]:
             return []
-        path = [0]
+        ends = [0]
         for token in tokens[1:]:
-            child = next((c for c in self.children(path[-1]) if self.tokens[c] == token), None)
-            if child is None:
+            further = [c for end in ends for c in self.children(end) if self.tokens[c] == token]  # several where siblings are equal
+            if not further:
                 break
-            path.append(child)
-        return path
+            ends = further
+        return self.path(ends[0])
 
 
 class TreeBuilder:

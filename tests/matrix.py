@@ -19,7 +19,17 @@ from .drafts import Planted
 from .oracle import answer, oracle
 
 FAMILY = "llama"
-ROWS = ("none", "lookup", "draft_model", "draft_model/rejection", "lookup+draft_model", "planted")  # one line per method
+ROWS = (
+    "none",
+    "lookup",
+    "draft_model",
+    "draft_model/rejection",
+    "lookup+draft_model",
+    "jetspec",
+    "lookup+jetspec",
+    "planted",
+)  # one line per method
+DRAWN = tuple(r for rule in methods.RULES if rule != "match" and (r := f"draft_model/{rule}") not in ROWS)  # as rejection, in brief
 PROMPTS = {"one": (3,), "short": (46, 51, 56, 0, 5, 10), "long": tuple((i * i + i // 7) % tiny.VOCAB for i in range(70))}
 LONGEST = 40  # new tokens
 
@@ -35,6 +45,10 @@ def method(row: str, target: HFTarget, draft: HFTarget | None = None) -> tuple[A
     """Drafter and rule of a row."""
     if row == "planted":
         return Planted(), match
+    if "jetspec" in row:
+        from .heads.small import taught_head
+
+        return methods.build(row, target, methods.Options(head=taught_head(), budget=12))
     options = methods.Options(draft_model=draft or tiny.draft(FAMILY)) if "draft_model" in row else methods.Options()
     return methods.build(row, target, options)
 
@@ -168,6 +182,13 @@ def unseeded(row: str) -> None:
     seqs = [request(PROMPTS["short"], 20, **SAMPLED) for _ in range(3)]
     outputs = {tuple(s.output) for s in engine.generate(target, *method(row, target), seqs)}
     assert len(outputs) == 3, f"{row}: three unseeded requests gave {len(outputs)} different texts: {outputs}"
+
+
+def one_possible(row: str) -> None:
+    """Sampling from one possible token is greedy decoding."""
+    target, prompt = tiny.target(FAMILY), PROMPTS["short"]
+    (seq,) = engine.generate(target, *method(row, target), [request(prompt, temperature=1.5, top_k=1, seed=1)])
+    expect(seq.tokens, plain(prompt, LONGEST), f"{row}, top_k 1 at temperature 1.5")
 
 
 def compact(row: str) -> list[str]:

@@ -13,10 +13,11 @@ from paceline.rules.match import match
 
 from . import matrix, tiny
 from .drafts import Planted
-from .matrix import LONGEST, PROMPTS, ROWS
+from .matrix import DRAWN, LONGEST, PROMPTS, ROWS
 
 every_row = pytest.mark.parametrize("row", ROWS)
-deterministic = pytest.mark.parametrize("row", [r for r in ROWS if "rejection" not in r])
+every_method = pytest.mark.parametrize("row", [*ROWS, *DRAWN])
+deterministic = pytest.mark.parametrize("row", [r for r in ROWS if "/" not in r])
 
 
 @every_row
@@ -69,13 +70,29 @@ def test_rows_that_join_and_leave_between_rounds_do_not_disturb_others(row):
     matrix.company(row)
 
 
-@every_row
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("row", DRAWN)
+def test_greedy_text_is_the_oracles_under_every_rule(row, prompt):
+    matrix.greedy(row, prompt, LONGEST)
+
+
+@pytest.mark.parametrize("row", DRAWN)
+def test_a_ragged_batch_equals_each_row_alone_under_every_rule(row):
+    matrix.batch(row, (2, 0, 3, 1, 4))
+
+
+@every_method
+def test_sampling_from_one_possible_token_is_greedy(row):
+    matrix.one_possible(row)
+
+
+@every_method
 @pytest.mark.parametrize("beside", [(), (1, 2), (None, 7, 3)], ids=["alone", "seeded", "mixed"])
 def test_a_seed_gives_the_same_text_in_every_company(row, beside):
     matrix.seeded(row, beside)
 
 
-@every_row
+@every_method
 def test_requests_without_a_seed_differ(row):
     matrix.unseeded(row)
 
@@ -94,8 +111,8 @@ def test_right_tokens_planted_under_sampling_do_not_change_a_seeded_text(monkeyp
 
 
 def test_every_method_of_the_table_is_in_the_matrix():
-    named = {name for row in ROWS if row in methods.DRAFTERS or row != "planted" for name in methods.parse(row)[0]}
-    rules = {methods.parse(row)[1] for row in ROWS if row != "planted"}
+    named = {name for row in (*ROWS, *DRAWN) if row in methods.DRAFTERS or row != "planted" for name in methods.parse(row)[0]}
+    rules = {methods.parse(row)[1] for row in (*ROWS, *DRAWN) if row != "planted"}
     missing = (set(methods.DRAFTERS) - named) | (set(methods.RULES) - rules)
     assert not missing, f"no row of the matrix runs {sorted(missing)}: add it to ROWS in tests/matrix.py"
 
@@ -103,7 +120,7 @@ def test_every_method_of_the_table_is_in_the_matrix():
 @pytest.mark.parametrize(("drafter", "rule"), itertools.product(methods.DRAFTERS, methods.RULES))
 def test_every_pair_of_the_table_is_in_the_matrix_or_refused_before_the_first_token(drafter, rule):
     name = drafter if rule == "match" else f"{drafter}/{rule}"
-    if name in ROWS:
+    if name in (*ROWS, *DRAWN):
         return
     target = tiny.target()
     with pytest.raises((IncompatibleRule, InvalidRequest)):
@@ -127,5 +144,6 @@ def test_the_planted_path_is_hidden_behind_wrong_branches():
 
 def test_rows_of_fixed_candidates_are_those_that_match_verifies():
     target = tiny.target()
-    fixed = {row: matrix.method(row, target)[0].siblings is Siblings.FIXED for row in ROWS}
-    assert fixed == {row: "rejection" not in row for row in ROWS}
+    rows = (*ROWS, *DRAWN)
+    fixed = {row: matrix.method(row, target)[0].siblings is Siblings.FIXED for row in rows}
+    assert fixed == {row: "/" not in row for row in rows}

@@ -181,3 +181,35 @@ def test_features_are_forgotten_from_the_end(length, left):
     seq.add_features(torch.tensor([[3.0]]))
     seq.keep_features(length)
     assert (None if seq.features is None else seq.features.tolist()) == left
+
+
+def test_features_can_be_taken_from_a_place_on_without_a_copy():
+    seq = Sequence([1, 2, 3, 4], SamplingParams())
+    seq.keep_features(0, (5, 7))
+    seq.add_features(torch.arange(12.0).view(3, 4))
+    rows = seq.features_from(1, (5, 7))
+    assert (rows.tolist(), rows.data_ptr()) == ([[4, 5, 6, 7], [8, 9, 10, 11]], seq.features[1:].data_ptr())
+
+
+@pytest.mark.parametrize(("layers", "columns"), [((5,), [[4, 5]]), ((7,), [[6, 7]]), ((7, 5), [[6, 7, 4, 5]])])
+def test_features_of_some_of_the_layers_are_their_columns(layers, columns):
+    seq = Sequence([1, 2, 3], SamplingParams())
+    seq.keep_features(0, (5, 7))
+    seq.add_features(torch.arange(8.0).view(2, 4))
+    assert seq.features_from(1, layers).tolist() == columns
+
+
+def test_features_survive_the_growth_of_their_memory():
+    seq = Sequence([1, 2, 3], SamplingParams())
+    for i in range(300):
+        seq.add_features(torch.tensor([[float(i)]]))
+    assert seq.features[:, 0].tolist() == list(range(300))
+
+
+def test_adding_a_row_copies_no_others():
+    seq = Sequence([1, 2, 3], SamplingParams())
+    places = set()
+    for _ in range(300):
+        seq.add_features(torch.zeros(1, 8))
+        places.add(seq.features.data_ptr())
+    assert len(places) <= 8, f"300 rows were moved {len(places)} times"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidRequest
-from ..methods import DRAFTERS, Options, reads
+from ..heads.shipped import head_folder
+from ..methods import DRAFTERS, Options, check, reads
 from ..sampling import SamplingParams
 from ..targets.load import WEIGHTS
 from .peers import ASSISTED, check_peer
@@ -36,6 +37,8 @@ class Settings:
     temperature: float = 0.0
     seed: int | None = None
     repeat: int = 1
+    shape: str | None = None  # for the methods that can draft in it
+    head: str | None = None  # for method jetspec
 
     def __post_init__(self) -> None:
         for field in ("batch_size", "repeat"):
@@ -56,10 +59,10 @@ class Settings:
             raise InvalidRequest("draft_weights has no effect without a draft model; leave it out or give --draft-model")
 
     def _check_options(self) -> None:
-        read = {m: reads(m) for m in self.methods}
-        for field in ("budget", "num_speculative_tokens"):
+        read = {m: reads(m, self.shape) for m in self.methods}
+        for field in ("budget", "num_speculative_tokens", "shape", "head"):
             value = getattr(self, field)
-            if value is not None and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise InvalidRequest(f"{field} is {value}; it must be at least 1")
             if value is not None and not any(field in names for names in read.values()):
                 raise InvalidRequest(f"none of the methods {', '.join(self.methods)} uses {field}; leave it out or add a method that does")
@@ -68,6 +71,10 @@ class Settings:
             raise InvalidRequest(f"method {needs[0]} needs a draft model; give one with --draft-model")
         if self.draft_model is not None and not needs and ASSISTED not in self.peers:
             raise InvalidRequest(f"nothing here uses a draft model; leave --draft-model out, or add method draft_model or peer {ASSISTED}")
+        if any("head" in names for names in read.values()):
+            head_folder(self.head, self.model)  # raises where there is none
+        for method in self.methods:
+            check(method, self.options(method, self.draft_model))
 
     def params(self, max_new_tokens: int) -> SamplingParams:
         """How each request is decoded. Raises InvalidRequest."""
@@ -77,8 +84,8 @@ class Settings:
 
     def options(self, method: str, draft_model: Any) -> Options:
         """What this method is told: of the settings, those that it reads."""
-        given = {"num_speculative_tokens": self.num_speculative_tokens, "budget": self.budget, "draft_model": draft_model}
-        return Options(**{name: value for name, value in given.items() if name in reads(method)})
+        given = Options(self.num_speculative_tokens, self.budget, draft_model, self.shape, self.head)
+        return Options(**{name: getattr(given, name) for name in reads(method, self.shape)})
 
     def fingerprint(self, prompts: Sequence[Prompt], **more: Any) -> str:
         """Equal for two benches whose rows may stand in one report."""

@@ -11,7 +11,7 @@ import typer
 
 from .. import __version__
 from ..errors import PacelineError
-from . import bench, chat, generate, methods
+from . import audit, bench, chat, doctor, export, generate, methods, train
 from .console import fail
 
 app = typer.Typer(
@@ -25,6 +25,10 @@ app.command("generate")(generate.main)
 app.command("chat")(chat.main)
 app.command("methods")(methods.main)
 app.command("bench")(bench.main)
+app.command("audit")(audit.main)
+app.command("doctor")(doctor.main)
+app.command("export")(export.main)
+app.add_typer(train.app, name="train")
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # typer gives it no public name
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..bench.suites import Prompt
 
 DraftWeights = Annotated[
-    str, typer.Option(help="auto, plain, packed or int4: how our draft model holds its weights. Peers draft with plain ones.")
+    str, typer.Option(help="auto, plain, packed, int4 or int8: how our draft model holds its weights. Peers draft with plain ones.")
 ]
 Methods = Annotated[str, typer.Option(help="Comma list of methods; `paceline methods` lists them.")]
 Peers = Annotated[
@@ -59,6 +59,8 @@ def main(
     temperature: options.Temperature = 0.0,
     seed: options.Seed = None,
     repeat: Repeat = 1,
+    shape: options.Shape = None,
+    head: options.Head = None,
     json: Json = None,
 ) -> None:
     """Measure methods against plain decoding and Transformers, in one process and interleaved per prompt.
@@ -70,7 +72,7 @@ def main(
 
     settings = Settings(
         model, draft_model, draft_weights, _names(methods), _names(peers), None if prompts is None else str(prompts), limit, max_new_tokens,
-        budget, num_speculative_tokens, dtype, batch_size, temperature, seed, repeat,
+        budget, num_speculative_tokens, dtype, batch_size, temperature, seed, repeat, shape, head,
     )  # fmt: skip
     chosen = suites.choose(suites.read(prompts), limit)
     file = None if json in (None, "-") else Path(str(json))

@@ -65,6 +65,8 @@ def main(
     draft_model: options.DraftModel = None,
     num_speculative_tokens: options.NumSpeculativeTokens = None,
     budget: options.Budget = None,
+    shape: options.Shape = None,
+    head: options.Head = None,
     max_new_tokens: options.MaxNewTokens = 512,
     temperature: options.Temperature = 0.0,
     top_p: options.TopP = None,
@@ -85,7 +87,7 @@ def main(
 ) -> None:
     """Talk with a model: one line is one turn. /reset starts over; /exit or Ctrl-D ends; Ctrl-C stops an answer."""
     models = common.Models(model, draft_model, dtype, device, revision, weights, draft_weights)
-    plan = common.Plan(method, num_speculative_tokens, budget)
+    plan = common.Plan(method, num_speculative_tokens, budget, shape, head)
     common.check(models, plan, stream=stream, as_json=as_json)
     with Progress() as progress:
         progress("starting")

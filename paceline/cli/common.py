@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest
-from ..methods import parse, reads
+from ..heads.shipped import head_folder
+from ..methods import DRAFTERS, Options, parse
+from ..methods import check as check_options
 from .console import Progress, quiet_transformers
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class Plan:
     method: str
     num_speculative_tokens: int | None
     budget: int | None
+    shape: str | None = None
+    head: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,13 +80,18 @@ def as_text(read: str) -> str:
 def check(models: Models, plan: Plan, *, stream: bool | None, as_json: bool) -> None:
     """Raise InvalidRequest for an unknown method, and for options that are missing or would have no effect."""
     drafters, _ = parse(plan.method)
-    options = {"draft_model": models.draft_model, "num_speculative_tokens": plan.num_speculative_tokens, "budget": plan.budget}
-    if idle := [name for name, value in options.items() if value is not None and name not in reads(plan.method)]:
+    options = Options(plan.num_speculative_tokens, plan.budget, models.draft_model, plan.shape, plan.head)
+    if idle := sorted(options.given() - frozenset().union(*(DRAFTERS[name].options for name in drafters))):
         raise InvalidRequest(f"{_flags(idle)} no effect with method {plan.method}; leave it out or choose another --method")
     if "draft_model" in drafters and models.draft_model is None:
         raise InvalidRequest("method draft_model needs a draft model; give one with --draft-model")
-    if models.weights == "int4":
-        raise InvalidRequest("--weights int4 would make the target another model; only --draft-weights can be int4")
+    if "jetspec" in drafters:
+        head_folder(plan.head, models.model)  # raises where there is none
+    check_options(plan.method, options)
+    if models.weights in ("int4", "int8"):
+        raise InvalidRequest(
+            f"--weights {models.weights} would make the target another model; only --draft-weights can be {models.weights}"
+        )
     if models.draft_weights is not None and models.draft_model is None:
         raise InvalidRequest("--draft-weights has no effect without a draft model; give --draft-model or leave it out")
     if models.revision is not None and (models.model == EMBEDDED or os.path.exists(os.path.expanduser(models.model))):
@@ -156,5 +165,5 @@ def open_session(models: Models, plan: Plan, params: SamplingParams, progress: P
         draft = load_draft(
             models.draft_model, dtype=models.dtype, device=models.device, weights=models.draft_weights or "auto", progress=progress
         )
-    drafter, rule = api.method_for(target, plan.method, draft, plan.num_speculative_tokens, plan.budget)
+    drafter, rule = api.method_for(target, plan.method, draft, plan.num_speculative_tokens, plan.budget, plan.shape, plan.head)
     return Session(target, draft, drafter, rule, params, plan.method)

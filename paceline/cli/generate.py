@@ -27,6 +27,8 @@ def main(
     draft_model: options.DraftModel = None,
     num_speculative_tokens: options.NumSpeculativeTokens = None,
     budget: options.Budget = None,
+    shape: options.Shape = None,
+    head: options.Head = None,
     max_new_tokens: options.MaxNewTokens = 128,
     temperature: options.Temperature = 0.0,
     top_p: options.TopP = None,
@@ -48,7 +50,7 @@ def main(
 ) -> None:
     """Answer one prompt."""
     models = common.Models(model, draft_model, dtype, device, revision, weights, draft_weights)
-    plan = common.Plan(method, num_speculative_tokens, budget)
+    plan = common.Plan(method, num_speculative_tokens, budget, shape, head)
     common.check(models, plan, stream=stream, as_json=as_json)
     if system is not None and not chat:
         raise InvalidRequest("--system has no effect with --raw; leave one of them out")

@@ -11,6 +11,13 @@ Method = Annotated[str, typer.Option(help="drafter, drafter/rule or drafter+draf
 DraftModel = Annotated[str | None, typer.Option(help="A small model with the same tokenizer, for method draft_model.")]
 NumSpeculativeTokens = Annotated[int | None, typer.Option(min=1, help="Depth of the draft.")]
 Budget = Annotated[int | None, typer.Option(min=1, help="Nodes of the draft tree, the root included.")]
+Head = Annotated[
+    str | None, typer.Option(help="Folder of a head of this target, for method jetspec; the embedded model has one of its own.")
+]
+Shape = Annotated[
+    str | None,
+    typer.Option(help="Of a draft model's tree, drawn or fixed as the rule needs: chain, chain:5, 2x3 (width, depth) or sequoia:0.6,0.2."),
+]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
 TopP = Annotated[float | None, typer.Option(help="Sample from the likeliest tokens up to this mass.")]
@@ -27,5 +34,5 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 and so on.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
 Weights = Annotated[str, typer.Option(help="auto, packed (in the CPU's layout) or plain; the numbers are the same.")]
 DraftWeights = Annotated[
-    str | None, typer.Option(help="auto, plain, packed or int4 (rounded, quicker to read); never changes the text's law.")
+    str | None, typer.Option(help="auto, plain, packed, int4 or int8 (rounded, quicker to read); never changes the text's law.")
 ]

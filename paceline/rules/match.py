@@ -7,13 +7,6 @@ deterministic set of children it accepts as much as any lossless rule can: the t
 from __future__ import annotations
 
 from ..draft import Siblings
-from ..sampling import Rng
-from .walk import Node, Rule, Step
+from .walk import Rule, look_up
 
-
-def _decide(node: Node, rng: Rng) -> Step:
-    token = node.target_probs.draw(node.index, rng)
-    return Step(next((c for c in node.children if node.token(c) == token), None), token)
-
-
-match = Rule("match", _decide, needs=frozenset(Siblings), lossless=True)
+match = Rule("match", look_up, needs=frozenset(Siblings), lossless=True)

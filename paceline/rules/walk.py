@@ -49,11 +49,19 @@ class Node:
 Decide = Callable[[Node, Rng], Step]
 
 
+def look_up(node: Node, rng: Rng) -> Step:
+    """What rule match does: draw from the target's law, and go on to the child that holds the token."""
+    token = node.target_probs.draw(node.index, rng)
+    return Step(next((c for c in node.children if node.token(c) == token), None), token)
+
+
 @dataclass(frozen=True)
 class Rule:
     """How drafted tokens are accepted, for one sequence.
 
-    `needs` are the kinds of siblings for which the rule is what it says; `chain_only` rules want at most one child per node.
+    `needs` are the kinds of siblings for which the rule is what it says; `chain_only` rules want at most one child per node. A
+    greedy request has a point mass for a law: there a lossless rule is target match, which keeps whichever child holds that token. A
+    rule that is something else there says so with `greedy`.
     """
 
     name: str
@@ -61,8 +69,13 @@ class Rule:
     needs: frozenset[Siblings]
     lossless: bool
     chain_only: bool = False
+    greedy: Decide = look_up
 
     def __call__(self, draft: Draft, target_probs: TargetProbs, rng: Rng) -> Verdict:
+        if target_probs.greedy:
+            return walk(draft, target_probs, self.greedy, rng)
+        if draft.siblings not in self.needs:
+            raise IncompatibleRule(f"rule {self.name} cannot verify {draft.siblings.value} children; use rule match")
         return walk(draft, target_probs, self.decide, rng)
 
 
@@ -87,8 +100,8 @@ def check_pairing(drafter: Drafter, rule: Rule) -> None:
 
 
 def check_draft(draft: Draft, rule: Rule) -> None:
-    """The same for one draft, should a drafter not do as it declared."""
-    if draft.siblings not in rule.needs:
+    """The same for one draft, should a drafter not do as it declared. Fixed children are right for greedy requests."""
+    if draft.siblings not in rule.needs | {Siblings.FIXED}:
         raise IncompatibleRule(f"rule {rule.name} cannot verify {draft.siblings.value} children; use rule match")
     if rule.chain_only and not draft.tree.is_chain:
         raise IncompatibleRule(f"rule {rule.name} verifies chains only; draft one candidate per position, or use rule match")

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.bench.settings import Settings
 from paceline.bench.suites import Prompt
-from paceline.errors import InvalidRequest
+from paceline.errors import IncompatibleRule, InvalidRequest
 
 PROMPTS = [Prompt("a", "t", ("hello",))]
 
@@ -28,6 +28,9 @@ PROMPTS = [Prompt("a", "t", ("hello",))]
         ({"draft_weights": "int4"}, "draft_weights has no effect without a draft model"),
         ({"draft_weights": "int3", "draft_model": "small", "methods": ("draft_model",)}, "draft_weights is 'int3'"),
         ({"methods": ("none",), "budget": 4}, "none of the methods none uses budget"),
+        ({"shape": "2x2"}, "none of the methods none, lookup uses shape"),
+        ({"methods": ("draft_model",), "draft_model": "small", "shape": "bush"}, "shape 'bush' is none"),
+        ({"methods": ("draft_model",), "draft_model": "small", "shape": "chain", "num_speculative_tokens": 9000}, "more than 1024 nodes"),
         ({"budget": 0}, "budget is 0"),
         ({"limit": 0}, "limit is 0"),
         ({"batch_size": 0}, "batch_size is 0"),
@@ -47,6 +50,17 @@ def test_a_method_is_told_only_the_options_that_it_reads() -> None:
     settings = Settings(methods=("none", "lookup"), budget=5)
     assert settings.options("none", "a model").given() == set()
     assert settings.options("lookup", "a model").budget == 5
+
+
+def test_a_shape_is_for_the_methods_that_can_draft_in_it() -> None:
+    settings = Settings(methods=("draft_model/rejection", "draft_model/rrs_wor", "none"), draft_model="small", shape="2x3", peers=())
+    told = {method: settings.options(method, "a model").shape for method in settings.methods}
+    assert told == {"draft_model/rejection": None, "draft_model/rrs_wor": "2x3", "none": None}
+
+
+def test_a_rule_that_does_not_fit_its_drafter_is_refused() -> None:
+    with pytest.raises(IncompatibleRule, match="rule rejection needs"):
+        Settings(methods=("none", "lookup/rejection"))
 
 
 def test_the_fingerprint_changes_with_settings_prompts_and_versions() -> None:

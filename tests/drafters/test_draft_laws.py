@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from paceline import engine
+from paceline.draft import Siblings
 from paceline.drafters.draft_model import DraftModelDrafter
+from paceline.drafters.shapes import chain
 from paceline.rules.match import match
 from paceline.rules.rejection import rejection
 from paceline.sampling import Random, process, truncate
@@ -57,17 +59,17 @@ def test_ids_beyond_the_targets_vocabulary_are_never_proposed():
 
 
 @pytest.mark.parametrize("prompt", [LONG, (3,), (1, 2)], ids=["unreadable ids in the prompt", "one", "two"])
-@pytest.mark.parametrize("sampled", [False, True])
-def test_a_smaller_vocabulary_does_not_change_the_text(sampled, prompt):
+@pytest.mark.parametrize("siblings", [Siblings.FIXED, Siblings.WITHOUT_REPLACEMENT])
+def test_a_smaller_vocabulary_does_not_change_the_text(siblings, prompt):
     target, model = tiny.target(), changed(lambda w: w[: tiny.VOCAB - 8], vocab_size=tiny.VOCAB - 8)
-    own = DraftModelDrafter(model, tiny.VOCAB, sampled=sampled)
-    (seq,) = engine.generate(target, own, rejection if sampled else match, [matrix.request(prompt)])
-    matrix.expect(seq.output, answer("llama", tuple(prompt), 40), f"8 ids that the draft model cannot read, sampled: {sampled}")
+    own = DraftModelDrafter(model, tiny.VOCAB, siblings=siblings)
+    (seq,) = engine.generate(target, own, match if siblings is Siblings.FIXED else rejection, [matrix.request(prompt)])
+    matrix.expect(seq.output, answer("llama", tuple(prompt), 40), f"8 ids that the draft model cannot read, {siblings.value} children")
 
 
 # laws and penalties
 
-SAMPLED = {"sampled": True, "num_speculative_tokens": 5, "budget": 6}
+SAMPLED = {"siblings": Siblings.WITHOUT_REPLACEMENT, "num_speculative_tokens": 5}
 LAWS = {
     "temperature": {"temperature": 0.8},
     "top-k and top-p": {"temperature": 1.5, "top_k": 10, "top_p": 0.9},
@@ -82,7 +84,7 @@ def test_the_rows_of_a_sampled_chain_are_the_law_it_was_drawn_from(params):
         path = list(made.tree.tokens[1 : node + 1])
         law = torch.softmax(truncate(process(logits([*seq.tokens, *path]), seq, path), seq.params), -1)
         difference = float((made.probs(node) - law).abs().max())
-        assert difference < 1e-5, f"node {node}: the law differs by up to {difference}"
+        assert difference < 5e-4, f"node {node}: the law differs by up to {difference}, which is more than rounding to half precision"
 
 
 @pytest.mark.parametrize("params", LAWS.values(), ids=LAWS)
@@ -98,12 +100,7 @@ def test_the_last_node_of_a_sampled_chain_has_no_law():
         made.probs(5)
 
 
-def test_a_greedy_request_is_drafted_from_a_point_mass():
-    _, made = draft(LONG, **SAMPLED)
-    assert [float(made.probs(n)[made.tree.tokens[n + 1]]) for n in range(5)] == [1.0] * 5
-
-
-@pytest.mark.parametrize("settings", [{"width": 1, **DEEP}, {"sampled": True}], ids=["fixed", "sampled"])
+@pytest.mark.parametrize("settings", [{"width": 1, **DEEP}, {"shape": chain(4)}], ids=["grown", "shaped"])
 def test_penalties_count_the_drafted_tokens(settings):
     # 7 leads by half a penalty, falls behind once it is there, and leads again when 8 is there too
     params = {"logit_bias": {7: 1000.0, 8: 999.5}, "frequency_penalty": 1.0}

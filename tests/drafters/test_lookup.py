@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from paceline.drafters.lookup import CONFIDENT, WEAK_BUDGET, LookupDrafter
+from paceline.drafters.lookup import CONFIDENT, HIT, THEN, WEAK_BUDGET, LookupDrafter
 from paceline.errors import InvalidRequest
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence
@@ -116,3 +118,36 @@ def test_each_sequence_gets_its_own_draft():
 def test_impossible_lengths_are_refused_with_their_values(shortest, longest):
     with pytest.raises(InvalidRequest, match=f"prompt_lookup_min is {shortest} and prompt_lookup_max {longest}"):
         LookupDrafter(prompt_lookup_min=shortest, prompt_lookup_max=longest)
+
+
+def probs(tokens, **settings) -> dict[int, float]:
+    """How likely the drafter holds each token of a tree without repetition."""
+    (draft,) = LookupDrafter(**{"num_speculative_tokens": 2, "budget": 8, **settings}).propose([Sequence(tokens, SamplingParams())])
+    return {token: math.exp(score) for token, score in zip(draft.tree.tokens, draft.scores, strict=True)}
+
+
+@pytest.mark.parametrize("match", [1, 2, 3, 4])
+def test_a_longer_match_is_likelier_to_go_on(match):
+    found = probs(repeated(match))
+    assert found[100] == pytest.approx(HIT[match - 1]), f"after a match of {match}"
+    assert found[101] == pytest.approx(HIT[match - 1] * THEN[match - 1])
+
+
+def test_occurrences_that_agree_add_up():
+    once, twice = probs([3, 50, 9, 3])[50], probs([3, 50, 8, 3, 50, 9, 3])[50]
+    assert (once, twice) == (pytest.approx(HIT[0]), pytest.approx(1 - (1 - HIT[0]) ** 2))
+
+
+def test_occurrences_that_disagree_share_what_there_is():
+    found = probs([3, 50, 3, 51, 9, 3], num_speculative_tokens=1)
+    assert (found[51], found[50]) == (pytest.approx(HIT[0]), pytest.approx((1 - HIT[0]) * HIT[0]))
+
+
+@pytest.mark.parametrize("tokens", [LONGEST, [9, 4, 4, 4, 4], [1, 2] * 30], ids=["branches", "one token", "two tokens"])
+def test_scores_never_rise_along_a_path_nor_exceed_one_among_siblings(tokens):
+    (draft,) = LookupDrafter(6, 16).propose([Sequence(tokens, SamplingParams())])
+    shares = [math.exp(draft.scores[n] - draft.scores[p]) for n, p in enumerate(draft.tree.parents) if n]
+    assert max(shares, default=0) <= 1 + 1e-9, f"parts of the parent {shares}"
+    for node in range(len(draft.tree)):
+        total = sum(math.exp(draft.scores[c] - draft.scores[node]) for c in draft.tree.children(node))
+        assert total <= 1 + 1e-9, f"the children of node {node} claim {total}"

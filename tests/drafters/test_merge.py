@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from paceline.draft import Siblings
+from paceline.cost import CostCurve
+from paceline.draft import Draft, Siblings
+from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.merge import MergedDrafter
 from paceline.errors import IncompatibleRule
 from paceline.sampling import SamplingParams
@@ -24,6 +28,17 @@ class Counted(Scripted):
     def propose(self, seqs):
         self.asked.append([s.root for s in seqs])
         return super().propose(seqs)
+
+
+class Scored(Scripted):
+    """Proposes a tree whose paths are accepted with these probabilities."""
+
+    def __init__(self, tree: Tree, probs: list[float]) -> None:
+        super().__init__(lambda _: tree)
+        self.scores = tuple(map(math.log, probs))
+
+    def propose(self, seqs):
+        return [Draft(d.tree, scores=self.scores) for d in super().propose(seqs)]
 
 
 def merged(first, second, budget: int) -> Tree:
@@ -79,6 +94,13 @@ def test_a_full_first_draft_spares_the_second_drafter_its_call():
     assert (draft.tree, second.asked) == (Tree.chain([1, 2, 3]), [])
 
 
+@pytest.mark.parametrize(("prob", "asked"), [(0.9, []), (0.2, [[1]])], ids=["likely", "guesses"])
+def test_a_full_draft_spares_the_others_only_if_it_is_likely(prob, asked):
+    second = Counted(lambda _: [9])
+    MergedDrafter([Scored(Tree.chain([1, 2, 3]), [1, prob, prob]), second], 3).propose([Sequence([1], SamplingParams())])
+    assert second.asked == asked
+
+
 def test_only_sequences_with_room_in_their_budget_are_passed_on():
     second = Counted(lambda _: [9])
     first = Scripted(lambda seq: [2, 3] if seq.root == 1 else [4])
@@ -101,3 +123,56 @@ def test_a_merged_drafter_reads_the_layers_of_all():
     drafters = [Scripted(lambda _: []) for _ in range(2)]
     drafters[0].target_layer_ids, drafters[1].target_layer_ids = (3, 1), (1, 2)
     assert MergedDrafter(drafters, 8).target_layer_ids == (1, 2, 3)
+
+
+# drafts with scores
+
+
+HEAD = Scored(Tree((1, 2, 3, 4), (-1, 0, 0, 1)), [1, 0.15, 0.1, 0.05])
+COPY = Scored(Tree((1, 3, 5, 6), (-1, 0, 1, 2)), [1, 0.2, 0.12, 0.08])
+
+
+def both(budget: int, cost=None, first=HEAD, second=COPY) -> Draft:
+    (draft,) = MergedDrafter([first, second], budget, cost).propose([Sequence([1], SamplingParams())])
+    return draft
+
+
+def test_scored_trees_are_merged_likeliest_nodes_first():
+    #  1 ─┬─ 3 (.2) ── 5 (.12) ── 6 (.08)
+    #     └─ 2 (.15) ── 4 (.05)
+    merged = both(8)
+    assert merged.tree == Tree((1, 3, 2, 5, 6, 4), (-1, 0, 0, 1, 3, 2))
+    assert [math.exp(s) for s in merged.scores] == pytest.approx([1, 0.2, 0.15, 0.12, 0.08, 0.05])
+
+
+@pytest.mark.parametrize("budget", range(1, 7))
+def test_a_scored_merge_of_any_budget_keeps_the_likeliest_nodes(budget):
+    merged, whole = both(budget), both(6)
+    assert merged.tree == Tree(whole.tree.tokens[:budget], whole.tree.parents[:budget])
+
+
+def test_a_path_that_both_propose_counts_once_with_the_better_score():
+    assert [math.exp(s) for s in both(8, second=HEAD).scores] == pytest.approx([1, 0.15, 0.1, 0.05])
+
+
+def test_what_one_drafter_adds_below_the_others_path_is_kept_there():
+    deeper = Scored(Tree((1, 2, 9), (-1, 0, 1)), [1, 0.1, 0.02])
+    merged = both(8, second=deeper)
+    assert merged.tree.tokens[merged.tree.parents[merged.tree.tokens.index(9)]] == 2
+    assert math.exp(merged.scores[merged.tree.tokens.index(2)]) == pytest.approx(0.15), "the better score of the shared node is kept"
+
+
+def test_a_drafter_without_scores_takes_turns():
+    plain = Scripted(lambda _: [7, 8])
+    assert both(4, first=plain).tree == Tree((1, 7, 3, 8), (-1, 0, 0, 1))
+
+
+def test_a_scored_merge_ends_where_a_node_is_not_worth_its_time():
+    assert [len(both(8, CostCurve((1, 2), (1.0, 1 + slope))).tree) for slope in (0.0, 0.13, 0.99)] == [6, 3, 1]
+
+
+def test_lookup_joins_a_scored_merge():
+    seq = Sequence([1, 3, 8, 9, 1], SamplingParams())
+    (draft,) = MergedDrafter([HEAD, LookupDrafter(2, 8)], 8).propose([seq])
+    assert set(draft.tree.tokens) == {1, 2, 3, 4, 8}
+    assert draft.tree.tokens[draft.tree.parents[draft.tree.tokens.index(8)]] == 3, "what followed 3 comes below the 3 that both propose"

@@ -135,7 +135,10 @@ def needed(parents: tuple[int, ...], prefix: Prefix) -> tuple[int, ...]:
 
 
 def sampled_tree(world: World, parents: tuple[int, ...], siblings: Siblings, temperature: float = 1.0) -> Propose:
-    """Children drawn from the draft model; the draft says that it drew at `temperature` (1 is the truth)."""
+    """Children drawn from the draft model; the draft says that it drew at `temperature` (1 is the truth).
+
+    A node with more children than its law has tokens repeats the last one.
+    """
 
     def propose(prefix: Prefix, rng: Rng) -> Draft:
         shape = needed(parents, prefix)
@@ -148,9 +151,10 @@ def sampled_tree(world: World, parents: tuple[int, ...], siblings: Siblings, tem
                 rows[parent] = len(laws)
                 laws.append(logits / temperature)
                 left[parent] = torch.softmax(logits, -1)
-            token = rng.pick(left[parent])
+            likeliest = siblings is Siblings.TOP_AND_DRAW and parent in shape[node + 1 :]
+            token = int(left[parent].argmax()) if likeliest else rng.pick(left[parent])
             tokens.append(token)
-            if siblings is Siblings.WITHOUT_REPLACEMENT and int((left[parent] > 0).sum()) > 1:
+            if siblings is not Siblings.IID and int((left[parent] > 0).sum()) > 1:
                 left[parent] = left[parent].clone()
                 left[parent][token] = 0
         return Draft(Tree(tuple(tokens), shape), siblings, torch.stack(laws), tuple(rows))

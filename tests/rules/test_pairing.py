@@ -18,7 +18,7 @@ from ..drafts import Scripted
 
 
 def first_round(target, drafter, rule):
-    return next(engine.rounds(target, drafter, rule, [matrix.request((5, 6, 5))]))
+    return next(engine.rounds(target, drafter, rule, [matrix.request((5, 6, 5), temperature=1.0)]))
 
 
 DETERMINISTIC = {
@@ -69,9 +69,16 @@ def test_a_draft_that_is_not_what_its_drafter_declared_is_refused(lie):
 def test_a_refused_draft_leaves_the_sequence_whole_for_another_drafter(size):
     target, seq = tiny.target(), matrix.request(matrix.PROMPTS["short"])
     with pytest.raises(IncompatibleRule):
-        next(engine.rounds(target, Liar(Draft(Tree.chain([seq.root, *range(size)]))), rejection, [seq]))
+        next(engine.rounds(target, Liar(Draft(Tree.chain([seq.root, *range(size)]), Siblings.TOP_AND_DRAW)), rejection, [seq]))
     engine.generate(target, *matrix.method("draft_model", target), [seq])
     matrix.expect(seq.tokens, matrix.plain(matrix.PROMPTS["short"], 40), f"after a refused draft of {size} tokens")
+
+
+def test_fixed_candidates_are_right_for_a_greedy_request_under_any_rule():
+    target, seq = tiny.target(), matrix.request(matrix.PROMPTS["short"])
+    right = matrix.plain(matrix.PROMPTS["short"], 40)[len(seq.tokens) :]
+    round_ = next(engine.rounds(target, Liar(Draft(Tree.chain([seq.root, *right[:3], right[0]]))), rejection, [seq]))
+    assert (round_.num_accepted, round_.tokens) == (3, right[:4])
 
 
 def test_match_takes_every_kind_of_candidates():

@@ -1,0 +1,127 @@
+"""What `paceline audit` does with its options: checks them, loads what they name and audits it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from ..bench import audit, environment, suites
+from ..bench.audit import Plan, Report
+from ..bench.given import read_laws
+from ..bench.run import encode_all
+from ..bench.verdict import Advance
+from ..errors import InvalidRequest
+from ..methods import RULES, Options, check, parse
+from ..targets.hf import HFTarget
+from ..targets.load import check_same_tokenizer, load, load_draft, resolve
+from .common import EMBEDDED
+from .console import Progress, quiet_transformers, stderr
+
+Given = dict[str, Any]  # the options that were given, by name
+
+
+def on_laws(file: Path, rule: str | None, width: int | None, given: Given, sizes: Given) -> Report:
+    """The audit of given laws. `given` are options of decoding, which have no effect here."""
+    if given:
+        raise InvalidRequest(f"{_flags(given)} no effect with --laws, which decodes nothing; leave it out")
+    if rule is None or width is None:
+        raise InvalidRequest("--laws needs --rule and --width, the number of children per node")
+    parse(f"draft_model/{rule}")
+    p, q = read_laws(file)
+    with _Bars() as advance:
+        made = audit.audit_laws(RULES[rule].build(), p, q, width, advance=advance, **sizes)
+    return made | _about({"laws": file, "rule": rule, "width": width, **sizes}, None)
+
+
+def decoded(rule: str | None, given: Given, sizes: Given) -> Report:
+    """The audit of a method. Everything that can be checked without a model is checked before one is loaded."""
+    method, plan = _method(rule, given.get("method")), _plan(given, sizes)
+    options = Options(shape=given.get("shape"), draft_model=given.get("draft_model"))
+    if "draft_model" in parse(method)[0] and options.draft_model is None:
+        raise InvalidRequest(f"method {method} needs a draft model; give one with --draft-model")
+    check(method, options)
+    if "draft_weights" in given and options.draft_model is None:
+        raise InvalidRequest("--draft-weights has no effect without a draft model; give --draft-model or leave it out")
+    prompts = suites.choose(suites.read(given.get("prompts")), given.get("limit", audit.LIMIT))
+    quiet_transformers()
+    with Progress() as say:
+        target, draft = _load(given, say)
+    encoded = dict(zip((p.id for p in prompts), encode_all(target, prompts), strict=True))
+    with _Bars() as advance:
+        made = audit.audit(target, method, Options(shape=options.shape, draft_model=draft), encoded, plan, advance)
+    settings = {"model": EMBEDDED, "limit": audit.LIMIT, **given, **vars(plan), "method": method}
+    return made | {"prompts": list(encoded)} | _about(settings, target)
+
+
+def _method(rule: str | None, method: str | None) -> str:
+    if (rule is None) == (method is None):
+        raise InvalidRequest("give --rule (for method draft_model/RULE) or --method, one of them; `paceline methods` lists both")
+    return method or f"draft_model/{rule}"
+
+
+def _plan(given: Given, sizes: Given) -> Plan:
+    sampling = {name: given[name] for name in ("top_p", "top_k") if name in given} | sizes
+    if given.get("temperature") == 0 and sampling:
+        raise InvalidRequest(f"{_flags(sampling)} no effect at temperature 0, where nothing is drawn; leave it out")
+    return Plan(**sampling, **{name: given[name] for name in ("temperature", "max_new_tokens") if name in given})
+
+
+def _flags(names: Iterable[str]) -> str:
+    flags = ["--" + name.replace("_", "-") for name in names]
+    return f"{' and '.join(flags)} {'has' if len(flags) == 1 else 'have'}"
+
+
+def _load(given: Given, say: Progress) -> tuple[HFTarget, HFTarget | None]:
+    name, draft_name, dtype = given.get("model", EMBEDDED), given.get("draft_model"), given.get("dtype", "auto")
+    for each in filter(None, (name, draft_name)):
+        resolve(each, None, say)  # a folder that is not there is known before anything is loaded
+    target = load(name, dtype=dtype, progress=say)
+    if draft_name is None:
+        return target, None
+    draft = load_draft(draft_name, dtype=dtype, weights=given.get("draft_weights", "auto"), progress=say)
+    check_same_tokenizer(target, draft)
+    return target, draft
+
+
+def _about(settings: Given, target: HFTarget | None) -> Report:
+    """Settings, versions, commit, hardware and command, as the bench has them."""
+    import scipy
+
+    paths = ("model", "draft_model", "prompts", "laws")
+    shown = {name: environment.scrub(str(value)) if name in paths else value for name, value in settings.items()}
+    commit, dirty = environment.commit()
+    made = {
+        "settings": shown,
+        "versions": environment.versions() | {"scipy": scipy.__version__},
+        "commit": commit,
+        "uncommitted_changes": dirty,
+    }
+    if target is not None:
+        shown["dtype"] = str(target.dtype).removeprefix("torch.")
+        made["hardware"] = environment.hardware(target.device)
+    return made | {"command": environment.scrub(shlex.join(["paceline", *sys.argv[1:]]))}
+
+
+class _Bars:
+    """One bar for each thing that takes long, on a terminal."""
+
+    def __enter__(self) -> Advance:
+        columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+        console, self._tasks = stderr(), dict[str, Any]()
+        self._bars = Bar(*columns, console=console, refresh_per_second=1, transient=True, disable=not console.is_terminal)
+        self._bars.start()
+        return self._advance
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def _advance(self, doing: str, done: int, of: int) -> None:
+        if doing not in self._tasks:
+            self._tasks[doing] = self._bars.add_task(doing, total=of)
+        self._bars.update(self._tasks[doing], completed=done)

@@ -1,0 +1,51 @@
+"""`paceline export`: write a head in a public layout, for other servers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import InvalidRequest
+from .console import Progress, quiet_transformers, stderr
+
+
+class Layout(StrEnum):
+    """What the head is written as."""
+
+    dflash = "dflash"
+    speculators = "speculators"
+
+
+Head = Annotated[Path, typer.Argument(help="Folder of the head.", show_default=False)]
+To = Annotated[Layout, typer.Option("--to", help="dflash (flat; vLLM, SGLang, SpecForge) or speculators.")]
+Out = Annotated[Path, typer.Option(help="Folder to write; it must not exist, or be empty.")]
+Model = Annotated[str | None, typer.Option(help="The head's target, for a reduced vocabulary or a trained mask: their rows go along.")]
+MaskTokenId = Annotated[int | None, typer.Option(help="Id of a token that never occurs in text, whose row takes a trained mask.")]
+WithoutMarkov = Annotated[bool, typer.Option("--without-markov", help="Leave the Markov term out, which no public layout holds.")]
+
+
+def main(
+    head: Head, to: To, out: Out, model: Model = None, mask_token_id: MaskTokenId = None, without_markov: WithoutMarkov = False
+) -> None:
+    """Write a head as other servers read it."""
+    from ..heads import formats
+    from ..heads.export import export
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidRequest(f"--out {out} is there already; name a new folder, or empty it")
+    stored = formats.read(head)
+    if without_markov and not stored.config.markov_rank:
+        raise InvalidRequest("--without-markov has no effect: the head has no Markov term; leave it out")
+    target = None
+    if model is not None:
+        from ..targets.load import load
+
+        quiet_transformers()
+        with Progress() as progress:
+            target = load(model, weights="plain", progress=progress)
+    notes = export(stored, out, to.value, target=target, mask_token_id=mask_token_id, without_markov=without_markov)
+    for note in [f"written to {out} ({to.value})", *notes]:
+        stderr().print(note)

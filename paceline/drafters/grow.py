@@ -1,0 +1,140 @@
+"""From a head's scores to a draft tree, and how many of its nodes are worth verifying.
+
+A head scores each depth once, for all paths; with a Markov term the score of a token also depends on the token before it. So a tree
+is grown from `Scores`: a shortlist of tokens per depth, and for each parent the log-probabilities of its children, best first.
+
+Axes: D depths, M shortlisted tokens, C children, N nodes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, count
+
+from ..tree import Tree
+
+
+@dataclass(frozen=True)
+class Scores:
+    """`tokens[d]` (M,) may come at depth d + 1. `logps[d][p]` (C,) are the log-probabilities of the children of parent p, descending,
+    and `picks[d][p]` (C,) says which of the M tokens each is. Parent p is the p-th token of the depth before; where a depth has one row,
+    all parents share it."""
+
+    tokens: list[list[int]]
+    logps: list[list[list[float]]]
+    picks: list[list[list[int]]]
+
+    def cut(self, depth: int) -> Scores:
+        """The first depths only."""
+        return Scores(self.tokens[:depth], self.logps[:depth], self.picks[:depth])
+
+    def row(self, depth: int, parent: int) -> int:
+        return parent if len(self.logps[depth]) > 1 else 0
+
+
+@dataclass
+class Growth:
+    """A tree under construction; `scores` (N,) are path log-probabilities, the root's 0."""
+
+    tokens: list[int]
+    parents: list[int] = field(default_factory=lambda: [-1])
+    scores: list[float] = field(default_factory=lambda: [0.0])
+
+    def add(self, parent: int, token: int, score: float) -> int:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.scores.append(score)
+        return len(self.tokens) - 1
+
+    def tree(self, nodes: int | None = None) -> Tree:
+        """The tree of the first nodes."""
+        return Tree(tuple(self.tokens[:nodes]), tuple(self.parents[:nodes]))
+
+
+Builder = Callable[[int, Scores, int], Growth]  # root, scores, budget with the root
+
+
+def best_first(root: int, scores: Scores, budget: int) -> Growth:
+    """The likeliest `budget` nodes under the head's scores, likeliest first (one node at a time, as in DDTree).
+
+    A node taken offers its next sibling and its own best child, so the next likeliest prefix is always on the heap: every beginning of
+    the result is the best tree of its size.
+    """
+    growth, order = Growth([root]), count()
+    heap: list[tuple[float, int, int, int, int, int]] = []  # -score, tie, parent node, depth, row, child
+
+    def offer(parent: int, depth: int, row: int, child: int) -> None:
+        row_logps = scores.logps[depth][row]
+        if child < len(row_logps):
+            heapq.heappush(heap, (-growth.scores[parent] - row_logps[child], next(order), parent, depth, row, child))
+
+    if scores.tokens:
+        offer(0, 0, 0, 0)
+    while heap and len(growth.tokens) < budget:
+        negative, _, parent, depth, row, child = heapq.heappop(heap)
+        pick = scores.picks[depth][row][child]
+        node = growth.add(parent, scores.tokens[depth][pick], -negative)
+        offer(parent, depth, row, child + 1)
+        if depth + 1 < len(scores.tokens):
+            offer(node, depth + 1, scores.row(depth + 1, pick), 0)
+    return growth
+
+
+def all_children(root: int, scores: Scores, budget: int, width: int = 7) -> Growth:
+    """The published builder (JetSpec, algorithm 1): the likeliest open node gets all of its `width` children at once."""
+    growth, order = Growth([root]), count()
+    heap = [(0.0, next(order), 0, 0, 0)]  # -score, tie, node, its depth, its row
+    while heap and len(growth.tokens) < budget:
+        negative, _, node, depth, row = heapq.heappop(heap)
+        if depth == len(scores.tokens):
+            continue
+        children = zip(scores.picks[depth][row], scores.logps[depth][row], strict=True)
+        for pick, logp in list(children)[: min(width, budget - len(growth.tokens))]:
+            child = growth.add(node, scores.tokens[depth][pick], logp - negative)
+            below = scores.row(depth + 1, pick) if depth + 1 < len(scores.tokens) else 0
+            heapq.heappush(heap, (negative - logp, next(order), child, depth + 1, below))
+    return growth
+
+
+def chain(root: int, scores: Scores, budget: int) -> Growth:
+    """The likeliest child of the likeliest child, and so on."""
+    growth, row = Growth([root]), 0
+    for depth in range(min(len(scores.tokens), budget - 1)):
+        row = scores.row(depth, row) if depth else 0
+        pick, logp = scores.picks[depth][row][0], scores.logps[depth][row][0]
+        growth.add(depth, scores.tokens[depth][pick], growth.scores[-1] + logp)
+        row = pick
+    return growth
+
+
+BUILDERS: dict[str, Builder] = {"best_first": best_first, "all_children": all_children, "chain": chain}
+
+
+@dataclass
+class Pace:
+    """Expected tokens and seconds of the rounds so far. It starts with nothing and the first draft's own best rate."""
+
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+
+def worthwhile(probs: Sequence[float], cost: Callable[[int], float], pace: Pace, *, sequences: int = 1) -> int:
+    """How many nodes, the roots included, to keep of drafts whose further nodes are accepted with these probabilities, descending.
+
+    `cost(n)` is the time of a round of n nodes. A round brings sequences + sum(probs) tokens in expectation, and over many rounds the
+    rate is the sum of tokens over the sum of times (renewal reward). It is largest if each round keeps the n that maximises
+    tokens(n) - rate * cost(n), with the rate of all rounds together: a round that promises little then ends early, where maximising its
+    own ratio would make it pay for nodes that other rounds use better. The rate is that of the rounds so far, kept in `pace`.
+    """
+    tokens = list(accumulate(probs, initial=float(sequences)))  # [i]: of i nodes besides the roots
+    costs = [cost(sequences + i) for i in range(len(tokens))]
+    if pace.seconds:
+        rate = pace.tokens / pace.seconds
+        best = max(range(len(tokens)), key=lambda i: tokens[i] - rate * costs[i])
+    else:
+        best = max(range(len(tokens)), key=lambda i: tokens[i] / costs[i])
+    pace.tokens += tokens[best]
+    pace.seconds += costs[best]
+    return sequences + best

@@ -1,0 +1,1 @@
+"""Trainable modules that draft from the target's features: their configuration, layers, files and public layouts."""

@@ -1,0 +1,22 @@
+"""Where blocks begin: anchors drawn anew in every epoch (spec 2.2; SpecForge's rule)."""
+
+from __future__ import annotations
+
+import torch
+
+from .examples import Example
+from .prompts import chance
+
+
+def draw(example: Example, count: int, *, seed: int, epoch: int) -> torch.Tensor:
+    """(A,) ascending positions of at most `count` anchors, without replacement.
+
+    An anchor and the token after it are supervised. The draw depends on seed, epoch and the example's key alone, so a run that goes on
+    draws what it would have drawn.
+    """
+    first, last = example.prompt_length, len(example) - 2
+    eligible = last - first + 1
+    if eligible <= count:
+        return torch.arange(first, last + 1)
+    generator = torch.Generator().manual_seed(chance(seed, "anchors", str(epoch), example.key))
+    return torch.randperm(eligible, generator=generator)[:count].sort().values + first

@@ -1,0 +1,89 @@
+"""Training sequences: tokens, and from where on they are the target's (or a corpus') answer, which alone is supervised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .. import api
+from ..errors import InvalidRequest
+from ..targets.hf import HFTarget
+from .answers import Answer
+from .prompts import Row
+
+_CORPUS_FIELDS = ("output", "solution", "code", "canonical_solution", "answer")
+
+
+@dataclass(frozen=True)
+class Example:
+    """`tokens[prompt_length:]` are supervised."""
+
+    key: str
+    task: str
+    tokens: tuple[int, ...]
+    prompt_length: int
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether there is an anchor: two supervised tokens in a row."""
+        return len(self.tokens) - self.prompt_length >= 2
+
+
+def from_answers(answers: Iterable[Answer], max_length: int) -> list[Example]:
+    """One sequence per answer, cut to `max_length` tokens."""
+    made = (Example(a.key, a.task, (*a.prompt_ids, *a.ids)[:max_length], len(a.prompt_ids)) for a in answers)
+    return list(made)
+
+
+def from_corpus(target: HFTarget, rows: Iterable[Row], max_length: int) -> list[Example]:
+    """One sequence per row that has a reference text, in the target's chat template."""
+    ends = sorted(target.eos_token_ids)[:1]
+    made = []
+    for row in rows:
+        text = next((t for f in _CORPUS_FIELDS if isinstance(t := row.reference.get(f), str) and t.strip()), None)
+        if text is not None:
+            prompt = api.encode(target, row.turns[0])
+            answer = target.tokenizer(text, add_special_tokens=False)["input_ids"]
+            made.append(Example(row.id, row.task, (*prompt, *answer, *ends)[:max_length], len(prompt)))
+    return made
+
+
+def trainable(examples: Sequence[Example], target: HFTarget) -> list[Example]:
+    """Those with an anchor. Raises InvalidRequest if there is none, and shows the first sequence as it was rendered."""
+    kept = [e for e in examples if e.trainable]
+    if kept:
+        return kept
+    if not examples:
+        raise InvalidRequest("there is no training sequence; give prompts, or with answers.source corpus prompts with references")
+    first = examples[0]
+    shown = target.tokenizer.decode(list(first.tokens)) if target.tokenizer is not None else str(list(first.tokens))
+    raise InvalidRequest(
+        f"nothing to learn: none of {len(examples)} training sequences has two answer tokens in a row. The first has {len(first)} tokens, "
+        f"of which the answer begins at {first.prompt_length}: {shown!r}. Raise answers.max_new_tokens or optimizer.max_length, or correct "
+        "the chat template"
+    )
+
+
+def draft_vocabulary(examples: Sequence[Example], size: int | None, target: HFTarget) -> torch.Tensor | None:
+    """(Vd,) ascending ids: the most frequent answer tokens, end-of-sequence always; filled up with the lowest ids. None for all."""
+    if size is None or size >= target.vocab_size:
+        return None
+    counts = Counter(t for e in examples for t in e.tokens[e.prompt_length :])
+    ordered = [*sorted(target.eos_token_ids), *(t for t, _ in counts.most_common())]
+    chosen = list(dict.fromkeys((*ordered, *range(target.vocab_size))))[:size]
+    return torch.tensor(sorted(chosen))
+
+
+def coverage(examples: Sequence[Example], ids: torch.Tensor | None) -> float:
+    """The share of answer tokens that are in the draft vocabulary."""
+    if ids is None:
+        return 1.0
+    inside = set(ids.tolist())
+    tokens = [t for e in examples for t in e.tokens[e.prompt_length :]]
+    return sum(t in inside for t in tokens) / max(1, len(tokens))

@@ -1,0 +1,178 @@
+"""Training recipes: YAML, validated, unknown keys refused. Each section stands here with what its fields mean."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from ..errors import PacelineError
+
+try:
+    from pydantic import BaseModel, ConfigDict, Field, model_validator
+except ImportError as error:
+    raise PacelineError(f"training needs a package that is not installed ({error.name}); pip install 'paceline[train]'") from None
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A part of a recipe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(Section):
+    """Prompts: JSONL (also .gz) with id, task and turns. `held_out` of them are kept for the evaluation, but at most a fifth."""
+
+    prompts: list[str] = Field(min_length=1)
+    limit: Count | None = None
+    on_bad_line: Literal["stop", "skip"] = "stop"
+    held_out: Natural = 24
+
+
+class Answers(Section):
+    """Training text. `target`: the target's own answers; `corpus`: the references in the prompt files, for comparison.
+
+    Each prompt is answered at one of the `temperatures`. `max_minutes` bounds the generation, composed prompts included.
+    """
+
+    source: Literal["target", "corpus"] = "target"
+    method: str = "none"
+    batch_size: Count = 16
+    temperatures: list[Annotated[float, Field(ge=0)]] = Field([0.0], min_length=1)
+    max_new_tokens: Count = 256
+    max_prompt_tokens: Count = 1024
+    on_long_prompt: Literal["cut", "skip", "stop"] = "cut"
+    max_minutes: Positive | None = None
+
+
+class Compose(Section):
+    """How many prompts of each kind are composed from training prompts and the target's own answers (see `train/compose.py`)."""
+
+    translate: Natural = 0
+    translate_back: Natural = 0
+    summarize: Natural = 0
+    answer_from: Natural = 0
+
+    @model_validator(mode="after")
+    def _back_needs_there(self) -> Compose:
+        if self.translate_back > self.translate:
+            raise ValueError("translate_back uses the answers of translate, so it cannot be larger")
+        return self
+
+
+class Head(Section):
+    """Shape of the head. `taps` are layer ids or their number; `draft_vocab_size` null is the whole vocabulary."""
+
+    num_hidden_layers: Count = 2
+    block_size: Annotated[int, Field(ge=2)] = 8
+    taps: Count | list[Natural] = 5
+    draft_vocab_size: Count | None = 8192
+    markov_rank: Natural = 64
+    mask_token_id: Natural | None = None
+    init: Literal["target", "random"] = "target"
+
+
+class Features(Section):
+    """`cached`: kept on disk in bfloat16, made while the answers are; `online`: one target forward each time."""
+
+    where: Literal["cached", "online"] = "cached"
+    shard_mb: Count = 256
+
+
+class Objective(Section):
+    """`kl`: forward KL to the target over the draft vocabulary; `ce`: cross-entropy on the target's tokens; `mix`: both.
+
+    `ce_weight` is the share of cross-entropy in the mix (0.5 if null), `gamma` the length of exponential depth weights (4 if null).
+    """
+
+    loss: Literal["kl", "ce", "mix"] = "kl"
+    ce_weight: Share | None = None
+    temperature: Positive | None = None
+    depth_weights: Literal["uniform", "exponential", "dynamic"] = "uniform"
+    gamma: Positive | None = None
+    chunk_blocks: Count = 32
+
+    @model_validator(mode="after")
+    def _no_idle_option(self) -> Objective:
+        if self.ce_weight is not None and self.loss != "mix":
+            raise ValueError(f"ce_weight has no effect with loss {self.loss}")
+        if self.gamma is not None and self.depth_weights != "exponential":
+            raise ValueError(f"gamma has no effect with depth_weights {self.depth_weights}")
+        if self.temperature is not None and self.loss == "ce":
+            raise ValueError("temperature has no effect with loss ce")
+        return self
+
+
+class Optimizer(Section):
+    """AdamW with linear warm-up (a share of the run) and a cosine down to `floor` times `lr`."""
+
+    lr: Positive = 6e-4
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    warmup: Share = 0.04
+    floor: Share = 0.0
+    clip: Positive = 1.0
+    batch_size: Count = 8
+    micro_batch: Count = 1
+    anchors: Count = 48
+    max_length: Annotated[int, Field(ge=4)] = 1280
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+
+class Length(Section):
+    """When the run ends: after `steps`, or else `epochs` passes over the data, and in any case after `max_minutes` of training.
+
+    With `steps` and no `data.limit`, no more prompts are answered than the steps see in `epochs` passes.
+    """
+
+    steps: Count | None = None
+    epochs: Count = 4
+    max_minutes: Positive | None = None
+
+
+class Checkpoints(Section):
+    """The latest `keep` stay."""
+
+    every_minutes: Positive = 10.0
+    keep: Count = 2
+
+
+class Evaluation(Section):
+    """Acceptance by decoding: on these prompts, or on those held out. `every` so many steps, and at the end; 0 is at the end only."""
+
+    prompts: str | None = None
+    limit: Count | None = None
+    max_new_tokens: Count = 128
+    budget: Count = 16
+    every: Natural = 0
+
+
+class Recipe(Section):
+    """All that decides what a run does, but for the folder that it writes."""
+
+    model: str = "smollm2"
+    revision: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    seed: Natural = 0
+    data: Data
+    answers: Answers = Answers()
+    compose: Compose = Compose()
+    head: Head = Head()
+    features: Features = Features()
+    objective: Objective = Objective()
+    optimizer: Optimizer = Optimizer()
+    length: Length = Length()
+    checkpoints: Checkpoints = Checkpoints()
+    evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Recipe:
+        if self.answers.source == "corpus" and any(self.compose.model_dump().values()):
+            raise ValueError("compose needs the target's own answers; leave it out with answers.source corpus")
+        if self.answers.source == "corpus" and self.answers.max_minutes is not None:
+            raise ValueError("answers.max_minutes has no effect with answers.source corpus")
+        return self

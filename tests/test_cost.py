@@ -1,0 +1,44 @@
+"""The cost curve of a target."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.cost import CostCurve, cost_curve, measure_cost_curve
+
+from . import tiny
+
+CURVE = CostCurve((1, 4, 8), (1.0, 1.0, 3.0))
+
+
+@pytest.mark.parametrize(("nodes", "seconds"), [(1, 1.0), (3, 1.0), (4, 1.0), (6, 2.0), (8, 3.0), (10, 4.0), (0, 1.0)])
+def test_between_and_beyond_the_points_the_curve_is_straight(nodes, seconds):
+    assert CURVE(nodes) == seconds
+
+
+def test_a_smaller_forward_never_costs_more_than_a_larger_one():
+    assert CostCurve((1, 2, 4), (5.0, 2.0, 3.0)).seconds == (2.0, 2.0, 3.0)
+
+
+def test_something_may_be_added_to_every_round():
+    assert CURVE.plus(0.5)(6) == 2.5
+
+
+def test_a_measured_curve_has_the_sizes_asked_for_and_leaves_no_slot_behind():
+    target = tiny.target()
+    curve = measure_cost_curve(target, (1, 3, 5))
+    assert (curve.sizes, all(0 < s < 30 for s in curve.seconds), target.cache.nbytes) == ((1, 3, 5), True, 0)
+
+
+def test_a_curve_is_measured_with_these_numbers_of_nodes(monkeypatch):
+    target, sizes = tiny.target(), []
+    run = target.full
+    monkeypatch.setattr(target, "full", lambda **given: sizes.append(given["input_ids"].shape[1]) or run(**given))
+    measure_cost_curve(target, (2, 7))
+    assert sizes[:4] == [2, 7, 2, 7], f"nodes per forward: {sizes}"
+
+
+def test_a_target_is_measured_once():
+    target = tiny.target()
+    assert cost_curve(target) is cost_curve(target)
+    assert cost_curve(tiny.target()) is not cost_curve(target)
