@@ -197,19 +197,18 @@ def main() -> None:
     target, draft = load(chosen.model), load_draft(chosen.draft_model)
     prompts = [p for p in suites.choose(suites.read(chosen.prompts), chosen.limit) if p.group in TASKS]
     seqs = [api.request(target, p.turns[0], SamplingParams()) for p in prompts]
-    for temperature in map(float, chosen.temperatures.split(",")):
-        for shape, text in SHAPES.items():
-            for siblings, rules in (ONE_CANDIDATE if shape == "chain" else KINDS).items():
+    for siblings, rules in KINDS.items():
+        for temperature in map(float, chosen.temperatures.split(",")):
+            for shape in SHAPES:
                 key = {"temperature": temperature, "shape": shape, "siblings": siblings.value}
-                if any(key.items() <= row.items() for row in rows):
+                used = rules if shape != "chain" else ONE_CANDIDATE.get(siblings, ())
+                if not used or any(key.items() <= row.items() for row in rows):
                     continue
-                drafter = DraftModelDrafter(draft, target.vocab_size, siblings=siblings, shape=Shape.parse(text))
-                params = [
-                    SamplingParams(max_new_tokens=chosen.max_new_tokens, temperature=temperature, seed=i, ignore_eos=True)
-                    for i in range(len(seqs))
-                ]
                 began = time.perf_counter()
-                rows.append(key | run(target, seqs, drafter, rules, params))
+                drafter = DraftModelDrafter(draft, target.vocab_size, siblings=siblings, shape=Shape.parse(SHAPES[shape]))
+                settings = {"max_new_tokens": chosen.max_new_tokens, "temperature": temperature, "ignore_eos": True}
+                params = [SamplingParams(seed=i, **settings) for i in range(len(seqs))]
+                rows.append(key | run(target, seqs, drafter, used, params))
                 with journal.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
                 for line in summarise(rows[-1]):

@@ -18,7 +18,8 @@ Config = Annotated[Path | None, typer.Option(help="A recipe in YAML. Options and
 Out = Annotated[Path | None, typer.Option(help="Folder of the run. A run that was interrupted goes on there.")]
 Model = Annotated[str | None, typer.Option(help="The target: smollm2, a folder, a .gguf file, or a hub id. The default is smollm2.")]
 Prompts = Annotated[
-    list[Path] | None, typer.Option(help="JSONL (also .gz) with id, task and turns on each line; a folder stands for its files. Repeatable.")
+    list[Path] | None,
+    typer.Option(help="JSONL (also .gz) with id, task and turns on each line; a folder stands for its files. Repeatable."),
 ]
 Steps = Annotated[int | None, typer.Option(min=1, help="Optimiser steps. The default is four passes over the data.")]
 MaxMinutes = Annotated[float | None, typer.Option(help="Training ends in this time at the latest; the learning rate follows.")]
@@ -68,8 +69,6 @@ def jetspec(
         "length.max_minutes": max_minutes,
     }
     overrides = {key: value for key, value in given.items() if value is not None} | dict(map(parse_setting, settings or []))
-    if config is None and not prompts and "data.prompts" not in overrides:
-        raise InvalidRequest("there are no prompts; give --prompts FILE, or a recipe that names them with --config")
     recipe = read(config, overrides)
     if dry_run:
         print(as_yaml(recipe), end="")

@@ -51,7 +51,7 @@ def page(facts: dict[str, Any]) -> str:
         f"# A JetSpec head for {target['name']}\n",
         "It drafts several tokens in one forward from the target's hidden states; the target checks them, so the text stays the target's "
         f"own. {facts['parameters'] / 1e6:.1f} million parameters; embedding and output matrices are the target's.\n",
-        f"```bash\npaceline generate \"...\" --model {target['name']} --method jetspec --head FOLDER --stats\n```\n",
+        f'```bash\npaceline generate "..." --model {target["name"]} --method jetspec --head FOLDER --stats\n```\n',
         f"**Target.** `{target['name']}`, revision {target['revision'] or 'not named'}, in {target['dtype']}; config.json holds the hash of "
         "its vocabulary and a fingerprint of its weights, and the head refuses another target.\n",
         _data(figures),

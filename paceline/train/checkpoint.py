@@ -65,7 +65,9 @@ class Checkpoints:
             return Progress(state["step"], state["elapsed"])
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
-            raise CheckpointMismatch(f"checkpoint {path} does not fit this run ({reason}); delete it to go on from the one before") from None
+            raise CheckpointMismatch(
+                f"checkpoint {path} does not fit this run ({reason}); delete it to go on from the one before"
+            ) from None
 
 
 def _names(head: nn.Module) -> dict[str, nn.Parameter]:

@@ -16,9 +16,7 @@ Part = Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]  # row
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, part: Part, chunk: int, hidden: torch.Tensor, *parameters: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(ctx: Any, part: Part, chunk: int, hidden: torch.Tensor, *parameters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         wanted = any(ctx.needs_input_grad)
         grad = torch.zeros_like(hidden)
         sums = [torch.zeros_like(p) for p in parameters]

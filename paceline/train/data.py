@@ -10,12 +10,15 @@ from typing import Any
 
 from ..heads.fingerprint import fingerprint as target_fingerprint
 from ..heads.fingerprint import tokenizer_hash
+from ..errors import InvalidRequest
 from ..targets.hf import HFTarget
 from . import compose, examples, prompts
 from .answers import Answer, AnswerFile
 from .examples import Example
 from .features import Store, Taps
+from .folder import RECIPE
 from .prompts import Row, Say
+from .read_recipe import read
 from .recipe import Recipe
 from .regenerate import Regenerator, fingerprint
 
@@ -29,6 +32,19 @@ class Prepared:
     rows: list[Row]  # the prompts of the evaluation
     licences: list[str]  # of the training prompts
     figures: dict[str, Any] = field(default_factory=dict)
+
+
+def source(recipe: Recipe, out: Path) -> tuple[Recipe, Path]:
+    """The recipe that says what the data are, and the folder that holds them: this run's, or those of the run that it names."""
+    if recipe.data.from_run is None:
+        return recipe, out
+    folder = Path(recipe.data.from_run).expanduser()
+    theirs = read(folder / RECIPE, {})
+    for key in ("model", "revision", "dtype"):
+        ours, other = getattr(recipe, key), getattr(theirs, key)
+        if ours != other:
+            raise InvalidRequest(f"data.from_run {folder} is a run with {key} {other!r}, and this one has {ours!r}; make them equal")
+    return theirs, folder
 
 
 def target_mark(target: HFTarget) -> list[Any]:
@@ -71,6 +87,8 @@ class Maker:
     store: Store | None
     say: Say
     stopped: Callable[[], bool] = lambda: False
+    sequences: int | None = None  # train on so many only
+    complete: bool = False  # the folder is that of another run: nothing is added to its answers
 
     def prepare(self, rows: Sequence[Row], held: Sequence[Row]) -> Prepared:
         recipe = self.recipe
@@ -80,12 +98,13 @@ class Maker:
         else:
             found = examples.from_answers(self._stages(rows), recipe.optimizer.max_length)
         train = examples.trainable(found, self.target)
+        train = sorted(train, key=lambda e: prompts.chance(recipe.seed, "sequence", e.key))[: self.sequences]
         if self.store is not None:
             self.store.complete(train, self.say)
         kept = [e for e in examples.from_answers(held_answers, recipe.optimizer.max_length) if e.trainable]
         figures = {
             "sequences": len(train),
-            "without_two_answer_tokens": len(found) - len(train),
+            "sequences_made": len(found),
             "answer_tokens": sum(len(e) - e.prompt_length for e in train),
             "prompt_tokens": sum(e.prompt_length for e in train),
             "tasks": {task: sum(e.task == task for e in train) for task in sorted({e.task for e in train})},
@@ -140,12 +159,14 @@ class Maker:
             stopped=self.stopped,
         )
         try:
-            maker.run(rows, file, seconds=seconds)
+            maker.run(rows, file, seconds=0.0 if self.complete else seconds)
         finally:
             if store is not None:
                 store.flush()
         if len(file.answers) > known:
             speed = (file.tokens - had) / maker.seconds
-            self.say(f"{name}: {len(file.answers)} answers, {file.tokens} tokens, {speed:.0f} tokens/s, {maker.cut} prompts cut, {maker.left_out} left out")
+            self.say(
+                f"{name}: {len(file.answers)} answers, {file.tokens} tokens, {speed:.0f} tokens/s, {maker.cut} prompts cut, {maker.left_out} left out"
+            )
         wanted = {row.id for row in rows}
         return [a for a in file.answers.values() if a.id in wanted]

@@ -53,7 +53,8 @@ def train_jetspec(recipe: Recipe, out: Path, options: Options | None = None) -> 
     """Make the head that a recipe describes; returns its folder. Raises a PacelineError that says what is wrong and what to do."""
     options = options or Options()
     accelerator = _accelerator()
-    rows, held = data.choose_rows(recipe, options.say)
+    source, folder = data.source(recipe, out)
+    rows, held = data.choose_rows(source, options.say)
     target = load(
         recipe.model,
         dtype=recipe.dtype,
@@ -67,9 +68,10 @@ def train_jetspec(recipe: Recipe, out: Path, options: Options | None = None) -> 
     taps = Taps(target, shape.target_layer_ids)
     store = None
     if recipe.features.where == "cached":
-        options.say(need_room(out, data.estimate(recipe, target, taps, rows), "the features", anyway=options.yes))
-        store = Store(out / "features", taps, str(data.target_mark(target)), recipe.features.shard_mb)
-    prepared = Maker(recipe, target, out, taps, store, options.say, options.stopped).prepare(rows, held)
+        options.say(need_room(folder, data.estimate(source, target, taps, rows), "the features", anyway=options.yes or folder != out))
+        store = Store(folder / "features", taps, str(data.target_mark(target)), recipe.features.shard_mb)
+    maker = Maker(source, target, folder, taps, store, options.say, options.stopped, recipe.data.sequences, complete=folder != out)
+    prepared = maker.prepare(rows, held)
     if options.data_only:
         return out
     session = Session(recipe, target, taps, store, prepared, out, options)
@@ -121,7 +123,9 @@ class Session:
         recipe = self.recipe
         rank, world = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
         if recipe.optimizer.batch_size % world or len(self.plan.examples) < recipe.optimizer.batch_size and world > 1:
-            raise InvalidRequest(f"optimizer.batch_size {recipe.optimizer.batch_size} cannot be shared by {world} processes; make it a multiple")
+            raise InvalidRequest(
+                f"optimizer.batch_size {recipe.optimizer.batch_size} cannot be shared by {world} processes; make it a multiple"
+            )
         run = loop.Run(
             fetch=lambda step: self.plan.step(step, rank, world),
             steps=recipe.length.steps or recipe.length.epochs * self.plan.steps_per_epoch,

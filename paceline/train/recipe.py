@@ -24,12 +24,26 @@ class Section(BaseModel):
 
 
 class Data(Section):
-    """Prompts: JSONL (also .gz) with id, task and turns. `held_out` of them are kept for the evaluation, but at most a fifth."""
+    """Prompts: JSONL (also .gz) with id, task and turns. `held_out` of them are kept for the evaluation, but at most a fifth.
 
-    prompts: list[str] = Field(min_length=1)
+    `from_run` names the folder of another run whose prompts, answers and features are used instead, for comparisons of heads.
+    `sequences` trains on so many of the sequences only.
+    """
+
+    prompts: list[str] = []
+    from_run: str | None = None
     limit: Count | None = None
+    sequences: Count | None = None
     on_bad_line: Literal["stop", "skip"] = "stop"
     held_out: Natural = 24
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Data:
+        if not self.prompts and self.from_run is None:
+            raise ValueError("there are no prompts; give --prompts FILE, or the folder of a run as data.from_run")
+        if self.prompts and self.from_run is not None:
+            raise ValueError("prompts have no effect with from_run, which has its own; leave one of them out")
+        return self
 
 
 class Answers(Section):
@@ -158,7 +172,7 @@ class Recipe(Section):
     dtype: str = "auto"
     device: str = "auto"
     seed: Natural = 0
-    data: Data
+    data: Data = Field(default_factory=Data)
     answers: Answers = Answers()
     compose: Compose = Compose()
     head: Head = Head()
