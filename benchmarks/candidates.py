@@ -191,13 +191,14 @@ def main() -> None:
     options.add_argument("--limit", type=int, default=8, help="prompts per task")
     options.add_argument("--max-new-tokens", type=int, default=24)
     options.add_argument("--temperatures", default="1.0,0.6")
+    options.add_argument("--siblings", default=",".join(k.value for k in KINDS), help="kinds of siblings to draw")
     chosen = options.parse_args()
     journal = chosen.out.with_name(chosen.out.name + ".rows")
     rows = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
     target, draft = load(chosen.model), load_draft(chosen.draft_model)
     prompts = [p for p in suites.choose(suites.read(chosen.prompts), chosen.limit) if p.group in TASKS]
     seqs = [api.request(target, p.turns[0], SamplingParams()) for p in prompts]
-    for siblings, rules in KINDS.items():
+    for siblings, rules in ((s, r) for s, r in KINDS.items() if s.value in chosen.siblings.split(",")):
         for temperature in map(float, chosen.temperatures.split(",")):
             for shape in SHAPES:
                 key = {"temperature": temperature, "shape": shape, "siblings": siblings.value}
