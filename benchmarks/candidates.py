@@ -222,14 +222,15 @@ def main() -> None:
     commit, dirty = environment.commit()
     report = {
         "lines": [line for row in rows for line in summarise(row)],
-        "settings": {k: environment.scrub(str(v)) for k, v in vars(chosen).items()} | {"tasks": TASKS, "shapes": SHAPES, "batch_size": len(seqs)},
+        "settings": {k: environment.scrub(str(v)) for k, v in vars(chosen).items()}
+        | {"tasks": TASKS, "shapes": SHAPES, "batch_size": len(seqs)},
         "dtype": str(target.dtype).removeprefix("torch."),
         "prompts": [p.id for p in prompts],
         "versions": environment.versions(),
         "hardware": environment.hardware(target.device),
         "commit": commit,
         "uncommitted_changes": dirty,
-        "command": environment.command(sys.argv),
+        "command": "python benchmarks/candidates.py" + environment.command(sys.argv).removeprefix("paceline bench"),
     }
     chosen.out.write_text(json.dumps(report) + "\n")
 

@@ -91,7 +91,9 @@ def generate(
     chat: bool = True,
     batch_size: int | None = None,
 ) -> list[Completion]:
-    """Answer all prompts, at most `batch_size` of them at a time (None: all). `shape` is that of a draft model's tree: chain, 2x3 (width and depth) or sequoia:P1,P2,...
+    """Answer all prompts, at most `batch_size` of them at a time (None: all).
+
+    `shape` is that of a draft model's tree: chain, chain:5, 2x3 (width, depth) or sequoia:P1,P2,... (see docs/methods/draft_model.md).
 
     Raises InvalidRequest, PromptTooLong, IncompatibleDraft or IncompatibleRule before the first token.
     """

@@ -17,7 +17,8 @@ from paceline.drafters.draft_model import DraftModelDrafter
 from paceline.sampling import truncate
 
 from .drafters import table
-from .rules.exact import outcomes, table as logits
+from .rules.exact import outcomes
+from .rules.exact import table as logits
 
 VOCAB, EXACT, VISIBLE = 3, 1e-12, 1e-3
 RULES = {name: entry.build() for name, entry in methods.RULES.items()}
@@ -53,7 +54,9 @@ def plain(settings) -> dict[tuple[int, ...], float]:
     seq, law = table.request(3, **settings), {}
 
     def after(*path):
-        row = TARGET((*table.PROMPT, *path)) - torch.tensor([seq.params.presence_penalty * (t in path) for t in range(VOCAB)], dtype=torch.float64)
+        row = TARGET((*table.PROMPT, *path)) - torch.tensor(
+            [seq.params.presence_penalty * (t in path) for t in range(VOCAB)], dtype=torch.float64
+        )
         return torch.softmax(truncate(row, seq.params), -1).tolist()
 
     for first, p in enumerate(after()):

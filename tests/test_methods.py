@@ -47,7 +47,8 @@ def test_a_shape_that_is_told_is_drafted(method):
 
 
 @pytest.mark.parametrize(
-    ("options", "depth"), [({"num_speculative_tokens": 3}, 3), ({"budget": 4}, 3), ({"shape": "chain", "budget": 3}, 2), ({"shape": "1x4"}, 4)]
+    ("options", "depth"),
+    [({"num_speculative_tokens": 3}, 3), ({"budget": 4}, 3), ({"shape": "chain", "budget": 3}, 2), ({"shape": "1x4"}, 4)],
 )
 def test_a_chain_reads_depth_and_budget(options, depth):
     assert drafter("draft_model/rejection", **options).shape == chain(depth)

@@ -58,7 +58,7 @@ BUGS = [
 ]
 
 
-@pytest.mark.parametrize("row", ["planted", "draft_model", "lookup+draft_model"])
+@pytest.mark.parametrize("row", ["planted", "draft_model", "lookup+draft_model", "jetspec"])
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_known_bug_turns_the_matrix_red(monkeypatch, bug, row):
     bug(monkeypatch)

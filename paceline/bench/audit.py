@@ -10,24 +10,25 @@ import numpy as np
 
 from ..draft import Siblings
 from ..errors import InvalidRequest
-from ..methods import Options, build
+from ..methods import RULES, Options, parse
 from ..rules.walk import Rule
 from ..sampling import Random, SamplingParams
 from ..stats import Stats
 from ..targets.hf import HFTarget
 from . import verdict
-from .capture import Recorder, Visit, decode
-from .equality import greedy_equality, request
+from .capture import FINE, Recorder, Visit
+from .equality import equality
 from .given import laws_of
 from .laws import Laws, fold
 from .lawtest import POWER, Finding
+from .passes import Tell, decode_all
 from .price import KEYS, price
 from .verdict import Advance, Verdict
 
-ROWS = 200  # captured rows that are replayed and priced
+ROWS = 100  # captured rows that are replayed and priced
 LEAST = 100  # replays of a row: with fewer the cells of the chi-square test would be too coarse
-LIMIT = 2  # prompts per task
-REPLAYS = 20_000
+LIMIT = 1  # prompts per task
+REPLAYS = 10_000
 _APART = 1 << 32  # between the seeds of the replays and those of the prompts
 Report = dict[str, Any]
 
@@ -67,21 +68,21 @@ def audit(
 
     At temperature 0 only the first. Raises IncompatibleRule before the first token if drafter and rule do not fit.
     """
-    _, rule = build(method, target, options)
-    total = 2 * len(prompts) * plan.max_new_tokens
-    told = _counted("greedy", total, advance)
-    equality = greedy_equality(target, method, options, prompts, max_new_tokens=plan.max_new_tokens, advance=told)
+    rule = RULES[parse(method)[1]].build()
+    recorder = Recorder(rule, np.random.default_rng(plan.seed))
+    sampled = [plan.params(i) for i in range(len(prompts))] if plan.temperature else []
+    tell = _counted((3 if sampled else 2) * len(prompts) * plan.max_new_tokens, advance)
+    done = decode_all(target, (method, options), prompts, sampled, max_new_tokens=plan.max_new_tokens, recorder=recorder, tell=tell)
+    same = equality(target, done.plain, done.greedy, prompts)
     report = {"method": method, "rule": rule.name, "lossless": rule.lossless}
-    failed = equality["greedy_failures"] > 0
-    if plan.temperature == 0:
+    failed = same["greedy_failures"] > 0
+    if not sampled:
         untested = dict.fromkeys(("power", "p_values", "control", *KEYS, "tokens_per_round"))
         remark = ["temperature 0: only greedy equality was tested, no distribution"]
-        return {**report, "lossless_tests": "failed" if failed else "passed", **untested, **equality, "warnings": remark}
-    recorder = Recorder(rule, np.random.default_rng(plan.seed))
-    stats = _sample(target, method, options, prompts, plan, recorder, advance)
+        return {**report, "lossless_tests": "failed" if failed else "passed", **untested, **same, "warnings": remark}
     rows = _chosen([v.laws for v in recorder.visits if v.laws is not None], plan)
     found, priced = _examine(rule, rows, plan, advance, recorder.visits, failed)
-    return {**report, **_told(found), **priced, **_decoded(recorder.visits, stats), **equality}
+    return {**report, **_told(found), **priced, **_decoded(recorder.visits, done.stats), **same}
 
 
 def audit_laws(
@@ -102,27 +103,19 @@ def audit_laws(
     Raises InvalidRequest unless the rows are laws of one shape and the rule can verify such children.
     """
     plan = Plan(replays=replays, seed=seed)
-    rows = _chosen(laws_of(rule, p, q, k, siblings), plan)
+    rows = [fold(laws, FINE) for laws in _chosen(laws_of(rule, p, q, k, siblings), plan)]
     found, priced = _examine(rule, rows, plan, advance, [], False)
     nothing = {"tokens_per_round": None, "greedy_identical": None, "of": 0}
     return {"method": None, "rule": rule.name, "lossless": rule.lossless, **_told(found), **priced, **nothing}
 
 
-def _sample(
-    target: HFTarget, method: str, options: Options, prompts: dict[str, list[int]], plan: Plan, recorder: Recorder, advance: Advance
-) -> Stats:
-    seqs = [request(target, tokens, plan.params(i)) for i, tokens in enumerate(prompts.values())]
-    drafter, _ = build(method, target, options)
-    return decode(target, drafter, recorder.rule, seqs, _counted("sampled", len(prompts) * plan.max_new_tokens, advance))
-
-
-def _counted(what: str, total: int, advance: Advance) -> Any:
+def _counted(total: int, advance: Advance) -> Tell:
     done = 0
 
     def count(tokens: int) -> None:
         nonlocal done
         done += tokens
-        advance(f"decoding, {what}", done, total)
+        advance("decoding", done, total)
 
     return count
 

@@ -8,23 +8,16 @@ Axes: V vocabulary.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .. import engine
-from ..draft import Drafter
 from ..rules.walk import Node, Rule, Step
 from ..sampling import Rng
-from ..sequence import Sequence as Request
-from ..stats import Stats
-from ..targets.base import Target
 from .laws import Laws, Vector, child_places, fold
 
 FINE = 4092  # tokens of a captured row; a vocabulary that is larger is folded to them
-BATCH = 16  # sequences decoded at once
 
 
 @dataclass(frozen=True)
@@ -79,12 +72,3 @@ def laws_at(node: Node) -> Laws:
 def _law(row: Any) -> Vector:
     law: Vector = (row.double() / row.double().sum()).cpu().numpy()
     return law
-
-
-def decode(target: Target, drafter: Drafter, rule: Rule, seqs: list[Request], advance: Callable[[int], Any] = lambda tokens: None) -> Stats:
-    """Decode all sequences to their end, a few at a time; `advance` hears of every round's tokens. Returns the counts."""
-    stats = Stats()
-    for round_ in engine.stream(target, drafter, rule, seqs, BATCH):
-        stats.add(round_)
-        advance(len(round_.tokens))
-    return stats

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..methods import Options, build
-from ..sampling import SamplingParams
-from ..sequence import Sequence as Request
 from ..targets.hf import HFTarget
-from .capture import decode
 from .compare import Outputs, compare, target_logits
 
 Difference = dict[str, Any]
@@ -28,23 +24,13 @@ def step(logit: float, dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps) * 2.0 ** math.floor(math.log2(max(abs(logit), torch.finfo(dtype).tiny)))
 
 
-def greedy_equality(
-    target: HFTarget, method: str, options: Options, prompts: dict[str, list[int]], *, max_new_tokens: int, advance: Callable[[int], Any]
-) -> dict[str, Any]:
-    """Decode all prompts greedily with `none` and with the method.
+def equality(target: HFTarget, plain: Outputs, ours: Outputs, prompts: dict[str, list[int]]) -> dict[str, Any]:
+    """Compare greedy outputs of `none` and of a method, by prompt.
 
-    Returns greedy_identical, of, near_ties and failures (numbers of prompts) and the differences, each with its logit margin and what
-    a margin may be. A difference is a near tie if logit(reference token) - logit(token) is at most NEAR_TIE_STEPS steps of the dtype
-    at the larger logit.
+    Returns greedy_identical, of, near_ties and greedy_failures (numbers of prompts) and the differences, each with its logit margin
+    and what a margin may be. A difference is a near tie if logit(reference token) - logit(token) is at most NEAR_TIE_STEPS steps of
+    the dtype at the larger logit.
     """
-    params = SamplingParams(max_new_tokens=max_new_tokens)
-
-    def outputs(name: str, own: Options) -> Outputs:
-        seqs = [request(target, tokens, params) for tokens in prompts.values()]
-        decode(target, *build(name, target, own), seqs, advance)
-        return {prompt: [seq.output] for prompt, seq in zip(prompts, seqs, strict=True)}
-
-    plain, ours = outputs("none", Options()), outputs(method, options)
     heights: list[float] = []
     logits = target_logits(target)
 
@@ -68,8 +54,3 @@ def judged(differences: Sequence[Difference], heights: Sequence[float], dtype: t
         allowed = None if margin is None else NEAR_TIE_STEPS[dtype] * step(next(measured), dtype)
         made.append(difference | {"allowed_margin": allowed, "near_tie": allowed is not None and abs(margin) <= allowed})
     return made
-
-
-def request(target: HFTarget, tokens: list[int], params: SamplingParams) -> Request:
-    """A prompt for the loop, cut to the context's room."""
-    return Request(tokens, params, eos_token_ids=target.eos_token_ids, max_length=target.max_length)

@@ -5,7 +5,6 @@ Axes: V vocabulary, or cells of a folded one; K children; M redraws.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -65,7 +64,8 @@ class Laws:
 def ratio(p: Vector, q: Vector | None) -> Vector:
     """(V,) p / q, infinite where q is 0."""
     assert q is not None, "these laws have no draft row"
-    return np.divide(p, q, out=np.full_like(p, np.inf), where=q > 0)
+    with np.errstate(over="ignore"):
+        return np.divide(p, q, out=np.full_like(p, np.inf), where=q > 0)
 
 
 def _place(law: Vector, key: Vector, token: int, v: float) -> float:
@@ -139,9 +139,3 @@ def redraw(laws: Laws, count: int, rng: np.random.Generator) -> Tokens:
 def likeliest(law: Vector, count: int) -> Tokens:
     """The `count` likeliest tokens, in order."""
     return np.argsort(-law, kind="stable")[:count]
-
-
-def stacked(rows: Sequence[Laws]) -> tuple[Vector, Vector]:
-    """Per row: P(drafted) and its variance as a coin."""
-    share = np.array([r.p[r.drafted].sum() for r in rows])
-    return share, share * (1 - share)

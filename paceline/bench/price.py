@@ -20,6 +20,7 @@ from .laws import Laws, Vector, fold, redraw
 from .replay import Replay
 from .verdict import Advance
 
+MOST_REDRAWS = 1000  # of the children of one row, for its acceptance
 EXACT_SHARE = 500  # one row in so many replays has its total variation computed, by up to 512 emitted laws
 EXACT_CELLS = {1: 64, 2: 20, 3: 8}  # children -> cells of a row whose children are enumerated: at most 512 ways to draw them
 KEYS = ("acceptance", "acceptance_error", "bound", "share_of_bound", "acceptance_by_child", "total_variation", "total_variation_error")
@@ -78,7 +79,7 @@ def exactly(rule: Rule, laws: Laws, children: Sequence[int]) -> tuple[float, Vec
 def _acceptance(rule: Rule, laws: Laws, replayed: Replay, rng: np.random.Generator) -> tuple[float, float]:
     """Mean over children drawn half as often as in the replays, and the variance of that mean; from the replays themselves where the
     rule's acceptance is not known in closed form."""
-    drawn = redraw(laws, max(2, len(replayed.tokens) // 2) if laws.drawn else 1, rng).tolist()
+    drawn = redraw(laws, min(MOST_REDRAWS, max(2, len(replayed.tokens) // 2)) if laws.drawn else 1, rng).tolist()
     found = [e[0] for children in drawn if (e := exactly(rule, laws, children)) is not None] or replayed.taken >= 0
     return float(np.mean(found)), float(np.var(found)) / len(found)
 

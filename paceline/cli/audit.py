@@ -21,12 +21,12 @@ Rule = Annotated[str | None, typer.Option(help="Short for --method draft_model/R
 Method = Annotated[str | None, typer.Option(help="drafter, drafter/rule or drafter+drafter.")]
 Temperature = Annotated[float | None, typer.Option(help="0.8 by default; 0 tests greedy equality only.")]
 Prompts = Annotated[Path | None, typer.Option(help="JSONL file with id, task and turns on each line. The default is a small built-in set.")]
-Limit = Annotated[int | None, typer.Option(help="Prompts per task, 2 by default.")]
+Limit = Annotated[int | None, typer.Option(help="Prompts per task, 1 by default.")]
 MaxNewTokens = Annotated[int | None, typer.Option(help="Tokens per prompt, 64 by default.")]
 Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16; auto is bfloat16 where the hardware has it.")]
 Laws = Annotated[Path | None, typer.Option(help="Audit --rule on given laws instead: an .npz file with arrays p and q of shape (rows, V).")]
 Width = Annotated[int | None, typer.Option(help="With --laws: children per node.")]
-Replays = Annotated[int | None, typer.Option(help="Decisions to replay at captured nodes, 20000 by default.")]
+Replays = Annotated[int | None, typer.Option(help="Decisions to replay at captured nodes, 10000 by default.")]
 Json = Annotated[
     str | None, typer.Option("--json", help="- for one last line of JSON on stdout (the table goes to stderr), or a file for it.")
 ]

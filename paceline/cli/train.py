@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, PacelineError
 from .console import Progress, quiet_transformers, stderr
 
 app = typer.Typer(help="Train draft heads.", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -57,6 +58,7 @@ def jetspec(
 
     All that happened is kept in the folder; the same command goes on after an interruption. The head is in its folder `head`.
     """
+    need("pydantic", "yaml")
     from ..train.read_recipe import as_yaml, parse_setting, read
 
     given = {
@@ -84,13 +86,21 @@ def _train(recipe: Any, out: Path, *, yes: bool, data_only: bool) -> None:
     from .chat import interruptible
 
     quiet_transformers()
-    with Teller() as say, interruptible() as stopped:
+    say = Teller()
+    with say, interruptible() as stopped:
         try:
             folder = train_jetspec(recipe, out, Options(yes=yes, data_only=data_only, say=say, stopped=stopped))
         except KeyboardInterrupt:
             say.note(f"stopped; the same command goes on from {out}")
             raise
     stderr().print(f"written to {folder}")
+
+
+def need(*packages: str) -> None:
+    """Raise PacelineError if one of these is not installed."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise PacelineError(f"training needs the package {package}, which is not installed; pip install 'paceline[train]'")
 
 
 def _files(paths: list[Path]) -> list[str]:

@@ -22,7 +22,7 @@ from ..tree import Tree
 from .grow import BUILDERS, Pace, Scores
 from .share import share
 
-SHORTLIST, CHILDREN = 32, 8  # tokens per depth that may enter a tree; children per node
+SHORTLIST, CHILDREN = 32, 8  # tokens per depth that may enter a tree; children that a Markov term is scored for, below the first depth
 
 
 @dataclass

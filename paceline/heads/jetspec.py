@@ -129,7 +129,7 @@ class JetSpecHead(nn.Module):
         places = anchor_positions[..., None] + torch.arange(size, device=fused.device)  # (B, A, block_size)
         table = self.rotary(places.flatten(1))
         context = self.context_kv(fused, torch.arange(fused.shape[1], device=fused.device))
-        mask = block_mask(anchor_positions, fused.shape[1], size, valid=valid, causal=self.config.causal)
+        mask = self._additive(block_mask(anchor_positions, fused.shape[1], size, valid=valid, causal=self.config.causal))
         x = self.slots(anchor_tokens, size).flatten(1, 2)  # (B, A * block_size, H)
         for layer, (keys, values) in zip(self.layers, context, strict=True):
 
@@ -151,7 +151,9 @@ class JetSpecHead(nn.Module):
         starts = torch.tensor([c.length for c in contexts], device=anchors.device)
         table = self.rotary(starts[:, None] + torch.arange(size, device=anchors.device))
         block = torch.ones(size, size, dtype=torch.bool, device=anchors.device).tril_(0 if self.config.causal else size)
-        masks = [nn.functional.pad(block, (c.length, 0), value=True) for c in contexts]  # once, not per layer: (Q, T + Q)
+        masks = [
+            self._additive(nn.functional.pad(block, (c.length, 0), value=True)[None, None]) for c in contexts
+        ]  # once, not per layer: (Q, T + Q)
         x = self.slots(anchors, size)  # (B, Q, H)
         for index, layer in enumerate(self.layers):
 
@@ -159,11 +161,16 @@ class JetSpecHead(nn.Module):
                 rows = []
                 for i, (context, mask) in enumerate(zip(contexts, masks, strict=True)):
                     keys, values = context.write(index, k[i], v[i], of=len(self.layers))
-                    rows.append(grouped_attention(q[i : i + 1], keys[None], values[None], mask[None, None]))
+                    rows.append(grouped_attention(q[i : i + 1], keys[None], values[None], mask))
                 return torch.cat(rows)
 
             x = layer(x, table, attend)
         return self.logits(self.norm(x)[:, 1 : 1 + depth])
+
+    def _additive(self, mask: torch.Tensor) -> torch.Tensor:
+        """(B, 1, Q, T) bool -> 0 or -inf, (B, 1, groups * Q, T), made once for all layers (see `grouped_attention`)."""
+        added = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+        return added.repeat(1, 1, self.config.num_attention_heads // self.config.num_key_value_heads, 1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(..., H) normed hidden states -> (..., Vd) over the draft vocabulary; its row i is target token `draft_vocab_ids[i]`."""
@@ -206,10 +213,9 @@ def block_mask(anchors: torch.Tensor, context: int, size: int, *, valid: torch.T
 
 
 def grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """query (B, heads, Q, D), key and value (B, kv heads, T, D), mask (B, 1, Q, T) -> (B, heads, Q, D).
+    """query (B, heads, Q, D), key and value (B, kv heads, T, D), additive mask (B, 1, groups * Q, T) -> (B, heads, Q, D).
 
     The heads of a group become further queries on the same keys: nothing is repeated in memory but the mask.
     """
-    groups = query.shape[1] // key.shape[1]
     rows = query.reshape(query.shape[0], key.shape[1], -1, query.shape[3])
-    return scaled_dot_product_attention(rows, key, value, attn_mask=mask.repeat(1, 1, groups, 1)).reshape(query.shape)
+    return scaled_dot_product_attention(rows, key, value, attn_mask=mask).reshape(query.shape)

@@ -17,11 +17,12 @@ Table = list[list[list[float]]]
 def shortlists(
     head: JetSpecHead, anchors: torch.Tensor, logits: torch.Tensor, *, tokens: int, children: int
 ) -> Iterator[tuple[list[list[int]], Table, list[list[list[int]]]]]:
-    """The likeliest `tokens` of each depth and the likeliest `children` of each parent, for anchors (B,) and logits (B, D, Vd).
+    """The likeliest `tokens` of each depth, and how likely each is after each parent, for anchors (B,) and logits (B, D, Vd).
 
     Yields for each sequence the target ids (D, M), and for the children of each parent, (D, P, C) each, their log-probabilities,
-    descending, and their places among the M. P is M where the Markov term tells parents apart, else 1. The first depth, whose parent is
-    known, is corrected over the whole draft vocabulary; deeper ones over the shortlist, and what that leaves out keeps its mass.
+    descending, and their places among the M. P is M where the Markov term tells parents apart, and C is `children` there; else P is 1 and
+    C is M. The first depth, whose parent is known, is corrected over the whole draft vocabulary; deeper ones over the shortlist, and what
+    that leaves out keeps its mass.
     """
     depths = logits.shape[1]
     logits = logits.float()
@@ -31,12 +32,11 @@ def shortlists(
     logits = logits / heat
     mass = logits.logsumexp(-1, keepdim=True)  # (B, D, 1)
     best = logits.topk(min(tokens, logits.shape[2]), -1)  # (B, D, M), descending
-    children = min(children, best.values.shape[2])
     ids = head.draft_vocab_ids[best.indices].tolist()
-    logps: list[Table] = (best.values - mass)[:, :, None, :children].tolist()
-    places = [[[list(range(children))]] * depths for _ in logps]
+    logps: list[Table] = (best.values - mass)[:, :, None].tolist()
+    places = [[[list(range(best.values.shape[2]))]] * depths for _ in logps]
     if head.config.markov_rank and depths > 1:
-        further = _conditional(head, best.indices, best.values, mass, heat).topk(children, -1)
+        further = _conditional(head, best.indices, best.values, mass, heat).topk(min(children, best.values.shape[2]), -1)
         for b, (scores, picks) in enumerate(zip(further.values.tolist(), further.indices.tolist(), strict=True)):
             logps[b][1:], places[b][1:] = scores, picks
     return zip(ids, logps, places, strict=True)

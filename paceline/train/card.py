@@ -52,16 +52,17 @@ def page(facts: dict[str, Any]) -> str:
         "It drafts several tokens in one forward from the target's hidden states; the target checks them, so the text stays the target's "
         f"own. {facts['parameters'] / 1e6:.1f} million parameters; embedding and output matrices are the target's.\n",
         f'```bash\npaceline generate "..." --model {target["name"]} --method jetspec --head FOLDER --stats\n```\n',
-        f"**Target.** `{target['name']}`, revision {target['revision'] or 'not named'}, in {target['dtype']}; config.json holds the hash of "
-        "its vocabulary and a fingerprint of its weights, and the head refuses another target.\n",
+        f"**Target.** `{target['name']}`, revision {target['revision'] or 'not named'}, in {target['dtype']}; config.json holds the hash "
+        "of its vocabulary and a fingerprint of its weights, and the head refuses another target.\n",
         _data(figures),
-        f"**Training.** {training['steps']} steps in {training['seconds'] / 60:.0f} minutes, the data not counted; the recipe is in card.json. "
+        f"**Training.** {training['steps']} steps in {training['seconds'] / 60:.0f} minutes, the data not counted; "
+        "the recipe is in card.json. "
         f"Command: `{facts['command']}`; commit {facts['commit'] or 'unknown'}{' (modified)' if facts['modified'] else ''}; "
         + ", ".join(f"{k} {v}" for k, v in facts["versions"].items() if v)
         + f"; {facts['hardware'].get('gpu') or facts['hardware']['cpu']}.\n",
         _evaluation(facts["evaluation"]),
-        "**Limits.** It fits this target only. Text unlike the training prompts (other languages, long contexts, sampling at high temperature) "
-        f"is drafted worse. Tokens outside its draft vocabulary of {facts['draft_vocabulary']['size']} "
+        "**Limits.** It fits this target only. Text unlike the training prompts (other languages, long contexts, sampling at high "
+        f"temperature) is drafted worse. Tokens outside its draft vocabulary of {facts['draft_vocabulary']['size']} "
         f"({facts['draft_vocabulary']['coverage']:.1%} of the answers' tokens are inside) are never drafted.\n",
         "**Licences.** The head derives from the target and from the prompts; see the licence of the target. Prompts: "
         + (", ".join(figures["licences"]) or "none stated")

@@ -50,5 +50,5 @@ def chunked(part: Part, hidden: torch.Tensor, parameters: Sequence[torch.Tensor]
 
     Returns the loss () and the summed figures, which carry no gradient.
     """
-    found: tuple[torch.Tensor, torch.Tensor] = _Chunked.apply(part, chunk, hidden, *parameters)
+    found: tuple[torch.Tensor, torch.Tensor] = _Chunked.apply(part, chunk, hidden, *parameters)  # type: ignore[no-untyped-call]
     return found

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import InvalidRequest
 from ..heads.fingerprint import fingerprint as target_fingerprint
 from ..heads.fingerprint import tokenizer_hash
-from ..errors import InvalidRequest
 from ..targets.hf import HFTarget
 from . import compose, examples, prompts
 from .answers import Answer, AnswerFile
@@ -21,6 +21,8 @@ from .prompts import Row, Say
 from .read_recipe import read
 from .recipe import Recipe
 from .regenerate import Regenerator, fingerprint
+
+HELD_OUT = "held-out.jsonl"
 
 
 @dataclass
@@ -92,7 +94,7 @@ class Maker:
 
     def prepare(self, rows: Sequence[Row], held: Sequence[Row]) -> Prepared:
         recipe = self.recipe
-        held_answers = self._answer("held-out", held, None, for_training=False)
+        held_answers = self._answer(HELD_OUT.removesuffix(".jsonl"), held, None, for_training=False)
         if recipe.answers.source == "corpus":
             found = examples.from_corpus(self.target, rows, recipe.optimizer.max_length)
         else:
@@ -126,7 +128,8 @@ class Maker:
             if counts[number] == 0:
                 continue
             share = None if left is None else left * counts[number] / sum(counts[number:])
-            own = self._answer(name, self._rows(name, make()) if number else make(), share, for_training=True)
+            made: Sequence[Row] = make()  # type: ignore[no-untyped-call]
+            own = self._answer(name, self._rows(name, made) if number else made, share, for_training=True)
             answers += own
             if left is not None:
                 left = max(0.0, left - max((a.elapsed for a in own), default=0.0))
@@ -165,8 +168,7 @@ class Maker:
                 store.flush()
         if len(file.answers) > known:
             speed = (file.tokens - had) / maker.seconds
-            self.say(
-                f"{name}: {len(file.answers)} answers, {file.tokens} tokens, {speed:.0f} tokens/s, {maker.cut} prompts cut, {maker.left_out} left out"
-            )
+            limits = f"{maker.cut} prompts cut, {maker.left_out} left out"
+            self.say(f"{name}: {len(file.answers)} answers, {file.tokens} tokens, {speed:.0f} tokens/s, {limits}")
         wanted = {row.id for row in rows}
         return [a for a in file.answers.values() if a.id in wanted]

@@ -24,7 +24,8 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise PacelineError(
-            f"cannot write {path} ({reason}); make room or choose another --out, then run the same command again: it goes on where it stopped"
+            f"cannot write {path} ({reason}); make room or choose another --out, then run the same command again: "
+            "it goes on where it stopped"
         ) from None
 
 

@@ -14,9 +14,9 @@ from ..heads.jetspec import JetSpecHead
 from .batches import Batch
 from .chunked import chunked
 from .recipe import Objective
+from .step import Sums
 from .teacher import Teacher
 
-Sums = dict[str, torch.Tensor]
 DEFAULT_GAMMA, DEFAULT_CE_WEIGHT = 4.0, 0.5
 
 

@@ -15,8 +15,8 @@ from ..stats import Stats
 from ..targets.hf import HFTarget
 from .batches import Batch
 from .distill import slot_logits
-from .loop import Objective, means
 from .prompts import Row
+from .step import Objective, add, means
 
 _BATCH = 8
 _TEMPERATURES = [0.5 * 1.05**i for i in range(40)]  # 0.5 to 3.4
@@ -25,7 +25,10 @@ _TEMPERATURES = [0.5 * 1.05**i for i in range(40)]  # 0.5 to 3.4
 def acceptance(
     target: HFTarget, method: tuple[Any, Any], rows: Sequence[Row], *, max_new_tokens: int, max_prompt_tokens: int
 ) -> dict[str, Any]:
-    """Decode the first turn of each row greedily with a drafter and rule; pooled figures, by task and by depth. Longer prompts are left out."""
+    """Decode the first turn of each row greedily with a drafter and rule; pooled figures, by task and by depth.
+
+    Prompts with more than `max_prompt_tokens` are left out, and counted.
+    """
     requests = {id(r): (row, r) for row in rows if (r := _request(target, row, max_new_tokens, max_prompt_tokens)) is not None}
     if not requests:
         raise InvalidRequest(f"no evaluation prompt has at most {max_prompt_tokens} tokens; raise answers.max_prompt_tokens")
@@ -58,8 +61,7 @@ def figures(head: JetSpecHead, objective: Objective, batches: Callable[[], Seque
     totals: dict[str, torch.Tensor] = {}
     for batch in batches():
         loss, sums = objective(head, batch)
-        for name, value in ({"loss": loss} | sums).items():
-            totals[name] = totals.get(name, torch.zeros_like(value)) + value
+        add(totals, loss, sums)
     return means(totals)
 
 

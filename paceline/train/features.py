@@ -48,7 +48,7 @@ class Taps:
     @torch.no_grad()
     def split(self, rows: torch.Tensor) -> Tapped:
         """(T, layers * H) as the loop gives them."""
-        layers = rows.clone().unflatten(-1, (len(self.layer_ids), -1))  # a copy: inference tensors cannot be trained on
+        layers = rows.clone().view(len(rows), len(self.layer_ids), -1)  # a copy: inference tensors cannot be trained on
         return Tapped(layers[:, self._head].flatten(1), self._norm(layers[:, self._last]))
 
     def read(self, sequences: Sequence[Sequence[int]]) -> list[Tapped]:
@@ -81,7 +81,8 @@ class Store:
         settings = folder / "settings.json"
         if settings.exists() and json.loads(settings.read_text()) != about:
             raise InvalidRequest(f"{folder} holds features of other layers or another target; delete it, or choose another --out")
-        put_text(settings, json.dumps(about))
+        if not settings.exists():
+            put_text(settings, json.dumps(about))
         lines = [json.loads(line) for line in whole_lines(folder / "index.jsonl")]
         self._places: dict[str, tuple[str, int]] = {e["key"]: (e["shard"], e["rows"]) for e in lines}
         known = {shard for shard, _ in self._places.values()}

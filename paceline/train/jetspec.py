@@ -36,7 +36,7 @@ from .prompts import Say
 from .recipe import Recipe
 from .teacher import Teacher
 
-_EVALUATION_PACK = 2048  # tokens of held-out text at once
+_EVALUATION_PACK, _EVALUATION_ANCHORS = 2048, 32  # tokens of held-out text at once; blocks of a sequence
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ def train_jetspec(recipe: Recipe, out: Path, options: Options | None = None) -> 
     options = options or Options()
     accelerator = _accelerator()
     source, folder = data.source(recipe, out)
+    if accelerator is not None and not (folder / data.HELD_OUT).exists():
+        raise InvalidRequest(f"{folder} has no data yet; make them in one process first: the same command, not launched, with --data-only")
     rows, held = data.choose_rows(source, options.say)
     target = load(
         recipe.model,
@@ -70,7 +72,17 @@ def train_jetspec(recipe: Recipe, out: Path, options: Options | None = None) -> 
     if recipe.features.where == "cached":
         options.say(need_room(folder, data.estimate(source, target, taps, rows), "the features", anyway=options.yes or folder != out))
         store = Store(folder / "features", taps, str(data.target_mark(target)), recipe.features.shard_mb)
-    maker = Maker(source, target, folder, taps, store, options.say, options.stopped, recipe.data.sequences, complete=folder != out)
+    maker = Maker(
+        source,
+        target,
+        folder,
+        taps,
+        store,
+        options.say,
+        options.stopped,
+        recipe.data.sequences,
+        complete=folder != out or accelerator is not None,
+    )
     prepared = maker.prepare(rows, held)
     if options.data_only:
         return out
@@ -122,7 +134,7 @@ class Session:
     def train(self, accelerator: Any) -> Progress:
         recipe = self.recipe
         rank, world = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
-        if recipe.optimizer.batch_size % world or len(self.plan.examples) < recipe.optimizer.batch_size and world > 1:
+        if recipe.optimizer.batch_size % world or (len(self.plan.examples) < recipe.optimizer.batch_size and world > 1):
             raise InvalidRequest(
                 f"optimizer.batch_size {recipe.optimizer.batch_size} cannot be shared by {world} processes; make it a multiple"
             )
@@ -142,13 +154,13 @@ class Session:
         return loop.train(self.head, self.objective, run, accelerator)
 
     def held_out(self) -> list[Batch]:
-        """All anchors of the held-out answers; made once, they are few."""
+        """Some blocks of each held-out answer; made once, they are few."""
         if self._held_out is None:
             depth = self.head.config.depth
             found = []
             for pack in packs(self.prepared.held_out, _EVALUATION_PACK):
                 for example, tapped in zip(pack, self.taps.read([e.tokens for e in pack]), strict=True):
-                    drawn = draw(example, len(example), seed=0, epoch=0)
+                    drawn = draw(example, _EVALUATION_ANCHORS, seed=0, epoch=0)
                     found.append(make_batch([example], [tapped], [drawn], depth=depth).to(self.target.device))
             self._held_out = found
         return self._held_out

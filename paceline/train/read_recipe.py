@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+from pydantic import ValidationError
+
 from ..errors import InvalidRequest
 from .recipe import Recipe
-
-import yaml  # noqa: E402  recipe says what to install if it is not there
-from pydantic import ValidationError  # noqa: E402
 
 
 def read(file: Path | None, overrides: Mapping[str, Any]) -> Recipe:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from ..errors import PacelineError
-
-try:
-    from pydantic import BaseModel, ConfigDict, Field, model_validator
-except ImportError as error:
-    raise PacelineError(f"training needs a package that is not installed ({error.name}); pip install 'paceline[train]'") from None
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -55,7 +50,7 @@ class Answers(Section):
     source: Literal["target", "corpus"] = "target"
     method: str = "none"
     batch_size: Count = 16
-    temperatures: list[Annotated[float, Field(ge=0)]] = Field([0.0], min_length=1)
+    temperatures: list[Annotated[float, Field(ge=0)]] = Field(default=[0.0], min_length=1)
     max_new_tokens: Count = 256
     max_prompt_tokens: Count = 1024
     on_long_prompt: Literal["cut", "skip", "stop"] = "cut"
@@ -173,15 +168,15 @@ class Recipe(Section):
     device: str = "auto"
     seed: Natural = 0
     data: Data = Field(default_factory=Data)
-    answers: Answers = Answers()
-    compose: Compose = Compose()
-    head: Head = Head()
-    features: Features = Features()
-    objective: Objective = Objective()
-    optimizer: Optimizer = Optimizer()
-    length: Length = Length()
-    checkpoints: Checkpoints = Checkpoints()
-    evaluation: Evaluation = Evaluation()
+    answers: Answers = Field(default_factory=Answers)
+    compose: Compose = Field(default_factory=Compose)
+    head: Head = Field(default_factory=Head)
+    features: Features = Field(default_factory=Features)
+    objective: Objective = Field(default_factory=Objective)
+    optimizer: Optimizer = Field(default_factory=Optimizer)
+    length: Length = Field(default_factory=Length)
+    checkpoints: Checkpoints = Field(default_factory=Checkpoints)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:

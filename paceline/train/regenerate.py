@@ -178,7 +178,8 @@ class Regenerator:
             return full, tokens
         if self.settings.on_long_prompt == "stop":
             raise InvalidRequest(
-                f"prompt {row.id} has {len(tokens)} tokens, over answers.max_prompt_tokens {limit}; set answers.on_long_prompt to cut or skip"
+                f"prompt {row.id} has {len(tokens)} tokens, over answers.max_prompt_tokens {limit}; "
+                "set answers.on_long_prompt to cut or skip"
             )
         ids = self.target.tokenizer(row.turns[turn], add_special_tokens=False)["input_ids"]
         while over > 0 and self.settings.on_long_prompt == "cut" and len(ids) > over:  # a cut can change how the rest is split

@@ -68,6 +68,6 @@ def check(target: HFTarget, taps: Taps, tokens: Sequence[int]) -> None:
     error = float((Teacher(target, None)(tapped.hidden) - want).abs().max() / want.std())
     if not error < _TOLERANCE:
         raise UnsupportedModel(
-            f"the logits of {target.name} are not its final norm times its output matrix (off by {error:.1%} of their spread), so it cannot "
-            "teach by loss kl; use --set objective.loss=ce"
+            f"the logits of {target.name} are not its final norm times its output matrix (off by {error:.1%} of their spread), so it "
+            "cannot teach by loss kl; use --set objective.loss=ce"
         )

@@ -18,7 +18,7 @@ from paceline.train.features import Taps
 
 from ..cli.conftest import SENTENCES, save_model
 
-WORDS = "the rain falls on a quiet lake and small bird sings in old stone wall morning".split()
+WORDS = ["the", "rain", "falls", "on", "a", "quiet", "lake", "and", "small", "bird", "sings", "in", "old", "stone", "wall", "morning"]
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def test_calibration_finds_the_temperature_that_was_put_on_the_logits(teacher_ta
     hidden = head(head.fuse(batch.features), batch.blocks[..., 0], batch.anchors, batch.valid)
     torch.manual_seed(0)
     many = []
-    for _ in range(60):
+    for _ in range(30):
         labels = torch.distributions.Categorical(logits=head.logits(hidden) / 2).sample()
         many.append(_with_labels(batch, labels))
     found = evaluate.temperatures(head, many)

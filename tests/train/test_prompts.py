@@ -59,7 +59,7 @@ def test_a_gzipped_file_is_read(tmp_path):
 def test_a_broken_gzip_file_is_one_clear_line(tmp_path, content):
     file = tmp_path / "p.jsonl.gz"
     file.write_bytes(content)
-    with pytest.raises(InvalidRequest, match="p.jsonl.gz"):
+    with pytest.raises(InvalidRequest, match=r"p\.jsonl\.gz"):
         read([file], on_bad_line="stop", say=print)
 
 

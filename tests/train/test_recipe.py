@@ -27,7 +27,7 @@ WRONG = {
     "minutes of a corpus": ({"answers.source": "corpus", "answers.max_minutes": 3}, "max_minutes has no effect"),
     "more translated back than there": ({"compose.translate_back": 3}, "translate_back uses the answers of translate"),
     "a value for a section": ({"head": 3, "head.taps": 2}, "head is a value, not a section"),
-    "prompts missing": ({"data.prompts": []}, "data.prompts is []"),
+    "prompts missing": ({"data.prompts": []}, "there are no prompts; give --prompts FILE"),
 }
 
 
@@ -66,7 +66,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
 
 
 def test_a_setting_without_a_value_is_refused():
-    with pytest.raises(InvalidRequest, match="write for example --set head.markov_rank=0"):
+    with pytest.raises(InvalidRequest, match=r"write for example --set head\.markov_rank=0"):
         parse_setting("head.markov_rank")
 
 
