@@ -61,7 +61,9 @@ def test_thresholds_are_those_of_the_table(laws, k, want):
     assert found == pytest.approx([*want, 0], abs=1e-5)
 
 
-@pytest.mark.parametrize(("laws", "k", "want"), [(A, 2, 1.4), (A, 3, 1.75), (B, 2, 1.584429), (C, 2, 1.614143), (C, 3, 2.086906), (D, 2, 1.5), (D, 3, 1.9395)])
+@pytest.mark.parametrize(
+    ("laws", "k", "want"), [(A, 2, 1.4), (A, 3, 1.75), (B, 2, 1.584429), (C, 2, 1.614143), (C, 3, 2.086906), (D, 2, 1.5), (D, 3, 1.9395)]
+)
 def test_spectrs_divisor_is_that_of_the_table(laws, k, want):
     assert ramp.divisor(overlap_of(*map(lambda law: vector(*law), laws)), k) == pytest.approx(want, abs=1e-5)
 
