@@ -67,7 +67,8 @@ def _decode_speed(rows: Sequence[Row]) -> float | None:
     reading = [r["prefill_seconds"] for r in rows]
     if None in reading:
         return None
-    return tokens_of(rows) / (sum(r["seconds"] for r in rows) - sum(reading))
+    seconds: float = sum(r["seconds"] for r in rows) - sum(reading)
+    return tokens_of(rows) / seconds
 
 
 def _acceptance(rows: Sequence[Row]) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def show(report: Report, console: Console) -> None:
 
 
 def _runs(lines: Sequence[Report]) -> Table:
-    heads = "run,rule,batch,tokens,seconds,tokens/s (decode only),target forwards,tokens/forward,mean acceptance (pooled / per request),nodes/round"
-    table = Table(*heads.split(","), "target / draft / other", "others' cores", "identical", box=None)
+    heads = "run,rule,batch,tokens,seconds,tokens/s (decode only),target forwards,tokens/forward,mean acceptance (pooled / per request)"
+    table = Table(*heads.split(","), "nodes/round", "target / draft / other", "others' cores", "identical", box=None)
     for line in lines:
         share = line["time_share"]
         table.add_row(

@@ -69,7 +69,7 @@ def _halved(weight: torch.Tensor) -> tuple[torch.Tensor, float]:
     largest = float(weight.abs().max())
     power = 14 - math.frexp(largest)[1] if largest > 0 and math.isfinite(largest) else 0
     scaled = weight.to(torch.float32, copy=True).mul_(2.0**power)
-    if not all(torch.equal(rows.half().float(), rows) for rows in scaled.split(1024)):
+    if not all(torch.equal(rows.half().float(), rows) for rows in torch.split(scaled, 1024)):
         raise ValueError("the weight has entries that float16 would round")
     return scaled, 2.0**-power
 

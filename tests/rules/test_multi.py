@@ -10,12 +10,11 @@ import torch
 from hypothesis import strategies as st
 
 from paceline import methods
-from paceline.draft import Draft, Siblings
+from paceline.draft import Draft
 from paceline.errors import InvalidRequest
 from paceline.rules import multi
 from paceline.rules.match import match
 from paceline.rules.ramp import Stage
-from paceline.sampling import SamplingParams
 from paceline.tree import Tree
 
 from .exact import ROOT, World, outcomes, sampled_tree, table
@@ -48,7 +47,7 @@ pairs_of_laws = st.integers(2, 5).flatmap(lambda v: st.tuples(*[st.lists(weights
 @hypothesis.settings(max_examples=15)
 @hypothesis.given(pairs_of_laws, st.integers(1, 3))
 def test_any_two_laws_keep_the_targets(rule, kind, pair, k):
-    p, q = map(lambda w: vector(*w), pair)
+    p, q = (vector(*w) for w in pair)
     hypothesis.assume(float(p.sum()) > 0.1 and float(q.sum()) > 0)
     check(rule, kind, p / p.sum(), q / q.sum(), k)
 
@@ -120,7 +119,7 @@ TABLE = [
 def test_acceptance_is_that_of_the_table(row):
     laws, k, *want = row
     rules = [(multi.naive, IID), (multi.rrs, IID), (multi.k_seq, IID), (multi.ramp, IID), (multi.rrs_wor, WOR), (multi.ramp_wor, WOR)]
-    got = [accepted(*rule, *map(lambda law: vector(*law), laws), k) for rule in rules]
+    got = [accepted(*rule, *(vector(*law) for law in laws), k) for rule in rules]
     wrong = {rule.name: (g, w) for (rule, _), g, w in zip(rules, got, want, strict=True) if w is not None and abs(g - w) > 1e-5}
     assert not wrong, f"k = {k}, {laws}: got and expected {wrong}"
 

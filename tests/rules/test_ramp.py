@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -54,10 +55,11 @@ def by_bisection(p, q, k: int) -> list[float]:
 
 @pytest.mark.parametrize(
     ("laws", "k", "want"),
-    [(A, 2, (13 / 7, 6 / 7)), (A, 3, (2.628571, 1.628571, 0.728571)), (B, 2, (1.9, 0.9)), (C, 2, (1.8, 0.8)), (C, 3, (2.44, 1.44, 0.64)), (D, 2, (1.75, 0.75)), (D, 3, (2.52, 1.52, 0.62))],
+    [(A, 2, (13 / 7, 6 / 7)), (A, 3, (2.628571, 1.628571, 0.728571)), (B, 2, (1.9, 0.9)),
+      (C, 2, (1.8, 0.8)), (C, 3, (2.44, 1.44, 0.64)), (D, 2, (1.75, 0.75)), (D, 3, (2.52, 1.52, 0.62))],
 )  # fmt: skip
 def test_thresholds_are_those_of_the_table(laws, k, want):
-    found = ramp.thresholds(overlap_of(*map(lambda law: vector(*law), laws)), k)
+    found = ramp.thresholds(overlap_of(*(vector(*law) for law in laws)), k)
     assert found == pytest.approx([*want, 0], abs=1e-5)
 
 
@@ -65,7 +67,7 @@ def test_thresholds_are_those_of_the_table(laws, k, want):
     ("laws", "k", "want"), [(A, 2, 1.4), (A, 3, 1.75), (B, 2, 1.584429), (C, 2, 1.614143), (C, 3, 2.086906), (D, 2, 1.5), (D, 3, 1.9395)]
 )
 def test_spectrs_divisor_is_that_of_the_table(laws, k, want):
-    assert ramp.divisor(overlap_of(*map(lambda law: vector(*law), laws)), k) == pytest.approx(want, abs=1e-5)
+    assert ramp.divisor(overlap_of(*(vector(*law) for law in laws)), k) == pytest.approx(want, abs=1e-5)
 
 
 @pytest.mark.parametrize("laws", LAWS[:2])
@@ -87,8 +89,8 @@ def test_what_is_rejected_and_what_overlaps_sum_to_one(laws, k):
 def test_stages_accept_no_more_than_is_drawn_and_no_more_than_the_target_has(laws, k):
     p, q = laws
     s = ramp.thresholds(overlap_of(p, q), k)
-    accepted = [torch.minimum(p, high * q) - torch.minimum(p, low * q) for high, low in zip(s, s[1:], strict=False)]
-    for i, (high, low) in enumerate(zip(s, s[1:], strict=False)):
+    accepted = [torch.minimum(p, high * q) - torch.minimum(p, low * q) for high, low in itertools.pairwise(s)]
+    for i, (high, low) in enumerate(itertools.pairwise(s)):
         assert bool((accepted[i] <= (high - low) * q + 1e-12).all()), f"stage {i + 1} of {k}"
     assert bool((sum(accepted) <= p + 1e-12).all()), f"{k} stages"
 

@@ -9,7 +9,7 @@ from paceline import methods
 from paceline.rules.resispec import resispec_printed
 
 from .several import IID, PRINTED, accepted, emitted, random_law, variation, vector
-from .test_multi import A, B, C, D, EXACT, VISIBLE
+from .test_multi import EXACT, VISIBLE, A, B, C, D
 
 # p and q, k: acceptance, the emitted law if the specification prints it, total variation
 TABLE = [
@@ -27,14 +27,14 @@ TABLE = [
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[0]}, k = {row[1]}")
 def test_the_printed_rule_does_what_the_table_says(row):
     laws, k, rate, law, off = row
-    p, q = map(lambda one: vector(*one), laws)
+    p, q = (vector(*one) for one in laws)
     got = emitted(*PRINTED, p, q, k)
     assert (accepted(*PRINTED, p, q, k), variation(got, p)) == pytest.approx((rate, off), abs=1e-5), f"it emits {got.tolist()}"
     assert law is None or got.tolist() == pytest.approx(law, abs=1e-5)
 
 
 def test_the_standard_residual_after_the_last_rejection_repairs_one_candidate_only():
-    p, q = map(lambda one: vector(*one), C)
+    p, q = (vector(*one) for one in C)
     assert variation(emitted(*PRINTED, p, q, 1), p) == pytest.approx(0.2002, abs=1e-4)
 
 

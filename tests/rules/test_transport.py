@@ -57,10 +57,11 @@ def test_a_bound_is_the_minimum_over_all_sets(siblings, vocab, k):
 
 @pytest.mark.parametrize(
     ("laws", "k", "iid", "without"),
-    [(A, 1, 0.8, 0.8), (A, 2, 0.89, 0.992857), (A, 3, 0.971, 1), (C, 2, 0.66, 0.785714), (C, 3, 0.788, 1), (D, 2, 0.79, 0.834524), (D, 3, 0.871, 1)],
+    [(A, 1, 0.8, 0.8), (A, 2, 0.89, 0.992857), (A, 3, 0.971, 1), (C, 2, 0.66, 0.785714),
+     (C, 3, 0.788, 1), (D, 2, 0.79, 0.834524), (D, 3, 0.871, 1)],
 )  # fmt: skip
 def test_bounds_are_those_of_the_table(laws, k, iid, without):
-    p, q = map(lambda law: vector(*law), laws)
+    p, q = (vector(*law) for law in laws)
     assert (transport.bound_iid(p, q, k), transport.bound_without_replacement(p, q, k)) == pytest.approx((iid, without), abs=1e-5)
 
 
@@ -111,7 +112,7 @@ def test_no_lossless_rule_accepts_more_than_the_bound(rule, kind, k):
 
 
 def test_the_printed_rule_accepts_more_than_any_lossless_rule_could():
-    p, q = map(lambda law: vector(*law), C)
+    p, q = (vector(*law) for law in C)
     assert accepted(*PRINTED, p, q, 2) > transport.bound_iid(p, q, 2) + 0.1
 
 
