@@ -32,9 +32,9 @@ class Decoded:
     prefill_forwards: int = 0
     draft_forwards: int = 0
     target_seconds: float = 0.0
-    prefill_seconds: float | None = None  # of target_seconds; None where it is not known
     draft_seconds: float = 0.0
     stats: list[Stats] = field(default_factory=list)
+    prefill_seconds: float | None = None  # of target_seconds; None where it is not known
 
 
 class Run(Protocol):
@@ -85,9 +85,9 @@ class MethodRun:
             target.prefills,
             draft.forwards + draft.prefills,
             target.seconds,
-            target.prefill_seconds,
             draft.seconds,
             [stats[id(s)] for s in seqs],
+            target.prefill_seconds,
         )
 
     def _request(self, tokens: list[int], limit: int) -> Request:

@@ -64,7 +64,7 @@ def counts(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _decode_speed(rows: Sequence[Row]) -> float | None:
-    reading = [r["prefill_seconds"] for r in rows]
+    reading = [r.get("prefill_seconds") for r in rows]
     if None in reading:
         return None
     seconds: float = sum(r["seconds"] for r in rows) - sum(reading)

@@ -19,8 +19,7 @@ from ..heads.score import shortlists
 from ..sequence import Sequence as Request
 from ..sequence import common_prefix
 from ..tree import Tree
-from .grow import BUILDERS, Pace, Scores
-from .share import share
+from .grow import BUILDERS, Pace, Scores, share
 
 SHORTLIST, CHILDREN = 32, 8  # tokens per depth that may enter a tree; children that a Markov term is scored for, below the first depth
 

@@ -14,8 +14,7 @@ from ..draft import Draft, Siblings
 from ..errors import InvalidRequest
 from ..sequence import Sequence as Request
 from ..tree import Tree, TreeBuilder
-from .grow import Pace
-from .share import share
+from .grow import Pace, share
 
 CONFIDENT, WEAK_BUDGET = 3, 6
 HIT = (0.24, 0.53, 0.64, 0.86)  # how often the token after a match of 1, 2, 3, 4 or more is right

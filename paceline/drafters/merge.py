@@ -10,8 +10,7 @@ from ..draft import Draft, Drafter, Siblings
 from ..errors import IncompatibleRule
 from ..sequence import Sequence as Request
 from ..tree import Tree, TreeBuilder
-from .grow import Pace
-from .share import share
+from .grow import Pace, share
 
 LIKELY = 0.3  # accepted tokens that a draft expects, for each of its depth
 

@@ -7,6 +7,7 @@ Each part goes on where it stopped when the same command is run again.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,9 @@ class Options:
 def train_jetspec(recipe: Recipe, out: Path, options: Options | None = None) -> Path:
     """Make the head that a recipe describes; returns its folder. Raises a PacelineError that says what is wrong and what to do."""
     options = options or Options()
-    accelerator = _accelerator()
+    accelerator = _accelerator(recipe)
+    if accelerator is not None and not accelerator.is_main_process:
+        options = dataclasses.replace(options, say=lambda message: None)
     source, folder = data.source(recipe, out)
     if accelerator is not None and not (folder / data.HELD_OUT).exists():
         raise InvalidRequest(f"{folder} has no data yet; make them in one process first: the same command, not launched, with --data-only")
@@ -60,7 +63,7 @@ def train_jetspec(recipe: Recipe, out: Path, options: Options | None = None) -> 
     target = load(
         recipe.model,
         dtype=recipe.dtype,
-        device=recipe.device if accelerator is None else str(accelerator.device),
+        device=recipe.device if accelerator is None else _place(accelerator.device),
         revision=recipe.revision,
         progress=options.say,
     )
@@ -134,9 +137,11 @@ class Session:
     def train(self, accelerator: Any) -> Progress:
         recipe = self.recipe
         rank, world = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
-        if recipe.optimizer.batch_size % world or (len(self.plan.examples) < recipe.optimizer.batch_size and world > 1):
+        size, count = recipe.optimizer.batch_size, len(self.plan.examples)
+        if world > 1 and (size % world or count < size):
             raise InvalidRequest(
-                f"optimizer.batch_size {recipe.optimizer.batch_size} cannot be shared by {world} processes; make it a multiple"
+                f"optimizer.batch_size {size} of {count} sequences cannot be shared by {world} processes; "
+                f"make it a multiple of {world}, and at most {count}"
             )
         run = loop.Run(
             fetch=lambda step: self.plan.step(step, rank, world),
@@ -213,12 +218,14 @@ def head_config(recipe: Recipe, target: HFTarget) -> JetSpecConfig:
     )
 
 
-def _accelerator() -> Any:
+def _accelerator(recipe: Recipe) -> Any:
     """One if several processes were launched (accelerate launch, torchrun), else None."""
-    import os
-
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
     from accelerate import Accelerator
 
-    return Accelerator()
+    return Accelerator(cpu=recipe.device == "cpu" or not torch.cuda.is_available())
+
+
+def _place(device: torch.device) -> str:
+    return "cpu" if device.type == "cpu" else str(device)

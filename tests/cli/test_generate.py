@@ -134,8 +134,11 @@ def test_stats_say_where_the_text_differs_from_plain_decoding(
     from paceline.rules.match import match
     from paceline.rules.walk import Rule, Step
 
+    def wrong(node: object, rng: object) -> Step:
+        return Step(None, 5)
+
     def zero(target: object) -> tuple[NoDrafter, Rule]:
-        return NoDrafter(), Rule("zero", lambda node, rng: Step(None, 5), match.needs, True)
+        return NoDrafter(), Rule("zero", wrong, match.needs, True, greedy=wrong)
 
     monkeypatch.setattr("paceline.cli.running.build", lambda method, target: zero(target))
     err = words(paceline("generate", PROMPT, "--model", model, "--dtype", dtype, "--max-new-tokens", "4", "--stats").err)

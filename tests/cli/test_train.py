@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -168,26 +166,3 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
     monkeypatch.setattr("paceline.cli.train.find_spec", lambda name: None)
     done = paceline("train", "jetspec", "--prompts", "p.jsonl", "--out", "x")
     assert (done.code, "pip install 'paceline[train]'" in done.err) == (2, True), done.err
-
-
-@pytest.mark.slow
-def test_two_processes_make_the_same_steps_as_one(train, model, tmp_path):
-    prompts = prompts_file(tmp_path, 12)
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
-    assert train(alone, prompts, "--steps", "3").code == 0
-    assert train(shared, prompts, "--steps", "3", "--data-only").code == 0
-    sets = [word for k, v in SMALL.items() for word in ("--set", f"{k}={v}")]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29733", "-m", "paceline.cli"]
-    command = [*launch, "train", "jetspec", "--model", model, "--prompts", str(prompts), "--out", str(shared), "--steps", "3", *sets]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    for name in ("loss", "grad_norm"):
-        one, two = ([line[name] for line in log(out)] for out in (alone, shared))
-        assert two == pytest.approx(one, rel=1e-3), f"{name}: {two} in two processes, {one} in one"

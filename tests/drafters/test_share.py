@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.cost import TYPICAL, CostCurve
 from paceline.draft import Draft
-from paceline.drafters.grow import Pace
-from paceline.drafters.share import share
+from paceline.drafters.grow import Pace, share
 from paceline.tree import Tree
 
 FREE = CostCurve((1, 100), (1.0, 1.0))
