@@ -70,7 +70,7 @@ def choose_rows(recipe: Recipe, say: Say) -> tuple[list[Row], list[Row]]:
 
 
 def estimate(recipe: Recipe, target: HFTarget, taps: Taps, rows: Sequence[Row]) -> int:
-    """Bytes that cached features will take, answers at their full length."""
+    """Bytes that cached features take at most: all prompts answered at full length."""
     composed = sum(recipe.compose.model_dump().values())
     sample = rows[:: max(1, len(rows) // 200)]
     asked = sum(len(target.tokenizer(r.turns[0])["input_ids"]) for r in sample) / max(1, len(sample)) + 40
@@ -90,7 +90,7 @@ class Maker:
     say: Say
     stopped: Callable[[], bool] = lambda: False
     sequences: int | None = None  # train on so many only
-    complete: bool = False  # the folder is that of another run: nothing is added to its answers
+    ask: bool = True  # False: what is in the folder is all, and the target is asked nothing
 
     def prepare(self, rows: Sequence[Row], held: Sequence[Row]) -> Prepared:
         recipe = self.recipe
@@ -162,7 +162,7 @@ class Maker:
             stopped=self.stopped,
         )
         try:
-            maker.run(rows, file, seconds=0.0 if self.complete else seconds)
+            maker.run(rows, file, seconds=seconds if self.ask else 0.0)
         finally:
             if store is not None:
                 store.flush()

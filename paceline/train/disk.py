@@ -71,7 +71,7 @@ def whole_lines(path: Path) -> list[str]:
 def need_room(folder: Path, size: int, what: str, *, anyway: bool = False) -> str:
     """One line with the estimate. Raises PacelineError if the disk has less, unless `anyway`."""
     free = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
-    line = f"{what} need {size / MB:,.0f} MB of disk, and {free / MB:,.0f} MB are free"
+    line = f"{what}: {size / MB:,.0f} MB of disk, of which {free / MB:,.0f} MB are free"
     if size > free and not anyway:
         raise PacelineError(f"{line} at {folder}; choose another --out, fewer prompts or features.where=online, or try it with --yes")
     return line

@@ -131,7 +131,7 @@ def test_packs_hold_at_most_so_many_tokens_but_at_least_one_sequence(teacher_tar
 
 
 def test_the_estimate_is_refused_if_the_disk_has_less_unless_told_to_go_on(tmp_path):
-    assert "need 1 MB of disk" in need_room(tmp_path, 1 << 20, "the features")
+    assert "the features: 1 MB of disk" in need_room(tmp_path, 1 << 20, "the features")
     with pytest.raises(PacelineError, match="online, or try it with --yes"):
         need_room(tmp_path / "not" / "there", 1 << 60, "the features")
     assert "MB are free" in need_room(tmp_path, 1 << 60, "the features", anyway=True)

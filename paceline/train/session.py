@@ -1,0 +1,171 @@
+"""A run whose data are there: the head, its objective, and what is done with them.
+
+The head's weights are float32 while it trains; features come from disk or, online, from the target.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import methods
+from ..errors import InvalidRequest
+from ..heads import formats
+from ..heads.config import JetSpecConfig
+from ..heads.init import init_from_target
+from ..heads.jetspec import JetSpecHead
+from ..targets.hf import HFTarget
+from ..targets.load import load
+from . import card, evaluate, examples, loop, teacher
+from .anchors import draw
+from .batches import Batch, Plan, make_batch
+from .checkpoint import Checkpoints, Progress
+from .data import Prepared
+from .disk import put
+from .distill import Distillation
+from .examples import Example
+from .features import Store, Tapped, Taps, packs
+from .prompts import Say
+from .recipe import Recipe
+from .teacher import Teacher
+
+_EVALUATION_PACK, _EVALUATION_ANCHORS = 2048, 32  # tokens of held-out text at once; blocks of a sequence
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person wants of this run besides the recipe."""
+
+    yes: bool = False
+    data_only: bool = False
+    say: Say = lambda message: None
+    stopped: Callable[[], bool] = lambda: False
+
+
+class Session:
+    """The parts of a run, made."""
+
+    def __init__(
+        self, recipe: Recipe, target: HFTarget, taps: Taps, store: Store | None, prepared: Prepared, out: Path, options: Options
+    ) -> None:
+        self.recipe, self.target, self.taps, self.store = recipe, target, taps, store
+        self.prepared, self.out, self.options = prepared, out, options
+        self.ids = examples.draft_vocabulary(prepared.train, recipe.head.draft_vocab_size, target)
+        needs_teacher = recipe.objective.loss != "ce"
+        if needs_teacher:
+            teacher.check(target, taps, prepared.train[0].tokens)
+        self.objective = Distillation(recipe.objective, Teacher(target, self.ids) if needs_teacher else None)
+        self.head = self._new_head()
+        self.plan = Plan(
+            prepared.train,
+            self.read,
+            depth=self.head.config.depth,
+            batch_size=recipe.optimizer.batch_size,
+            micro_batch=recipe.optimizer.micro_batch,
+            anchors=recipe.optimizer.anchors,
+            seed=recipe.seed,
+        )
+        self._held_out: list[Batch] | None = None
+
+    def _new_head(self) -> JetSpecHead:
+        recipe = self.recipe
+        torch.manual_seed(recipe.seed)
+        head = JetSpecHead.for_target(self.target, head_config(recipe, self.target), self.ids)
+        if recipe.head.init == "target":  # from plain weights, which a packed target has no more
+            plain = load(recipe.model, dtype="float32", device="cpu", weights="plain", revision=recipe.revision)
+            init_from_target(head, plain)
+        return head
+
+    def read(self, members: Sequence[Example]) -> list[Tapped]:
+        """Features from disk or from the target, now."""
+        if self.store is not None:
+            return [self.store.get(e) for e in members]
+        return self.taps.read([e.tokens for e in members])
+
+    def train(self, accelerator: Any) -> Progress:
+        recipe = self.recipe
+        rank, world = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
+        size, count = recipe.optimizer.batch_size, len(self.plan.examples)
+        if world > 1 and (size % world or count < size):
+            raise InvalidRequest(
+                f"optimizer.batch_size {size} of {count} sequences cannot be shared by {world} processes; "
+                f"make it a multiple of {world}, and at most {count}"
+            )
+        run = loop.Run(
+            fetch=lambda step: self.plan.step(step, rank, world),
+            steps=recipe.length.steps or recipe.length.epochs * self.plan.steps_per_epoch,
+            settings=recipe.optimizer,
+            checkpoints=Checkpoints(self.out / "checkpoints", recipe.checkpoints.keep),
+            log=self.out / "log.jsonl",
+            seconds=None if recipe.length.max_minutes is None else 60 * recipe.length.max_minutes,
+            save_seconds=60 * recipe.checkpoints.every_minutes,
+            every=recipe.evaluation.every,
+            evaluate=lambda step: {"evaluation": self.evaluate()},
+            stopped=self.options.stopped,
+            say=self.options.say,
+        )
+        return loop.train(self.head, self.objective, run, accelerator)
+
+    def held_out(self) -> list[Batch]:
+        """Some blocks of each held-out answer; made once, they are few."""
+        if self._held_out is None:
+            depth = self.head.config.depth
+            found = []
+            for pack in packs(self.prepared.held_out, _EVALUATION_PACK):
+                for example, tapped in zip(pack, self.taps.read([e.tokens for e in pack]), strict=True):
+                    drawn = draw(example, _EVALUATION_ANCHORS, seed=0, epoch=0)
+                    found.append(make_batch([example], [tapped], [drawn], depth=depth).to(self.target.device))
+            self._held_out = found
+        return self._held_out
+
+    def evaluate(self) -> dict[str, Any]:
+        """On held-out text and by decoding with the head as it is; empty without held-out prompts."""
+        if not self.prepared.held_out:
+            return {}
+        settings = self.recipe.evaluation
+        method = methods.build("jetspec", self.target, methods.Options(budget=settings.budget, head=self.head))
+        decoded = evaluate.acceptance(
+            self.target,
+            method,
+            self.prepared.rows,
+            max_new_tokens=settings.max_new_tokens,
+            max_prompt_tokens=self.recipe.answers.max_prompt_tokens,
+        )
+        return {"text": evaluate.figures(self.head, self.objective, self.held_out), "decoding": {"budget": settings.budget, **decoded}}
+
+    def finish(self, progress: Progress) -> Path:
+        """Calibrate, evaluate and write the head with its card."""
+        self.head.eval()
+        if self.prepared.held_out:
+            self.options.say("calibrating and evaluating")
+            heats = evaluate.temperatures(self.head, self.held_out())
+            self.head.config = dataclasses.replace(self.head.config, temperatures=heats)
+        facts = card.facts(self.recipe, self.target, self.head, self.prepared, progress, self.evaluate(), self.ids)
+        folder = self.out / "head"
+
+        def write(scratch: Path) -> None:
+            formats.save(self.head, scratch, card=facts)
+            (scratch / "README.md").write_text(card.page(facts), "utf-8")
+
+        put(folder, write)
+        return folder
+
+
+def head_config(recipe: Recipe, target: HFTarget) -> JetSpecConfig:
+    """The shape of the head on this target. Raises CheckpointMismatch for one that cannot be."""
+    shape = recipe.head
+    size = shape.draft_vocab_size
+    return JetSpecConfig.for_target(
+        target,
+        num_hidden_layers=shape.num_hidden_layers,
+        block_size=shape.block_size,
+        taps=shape.taps,
+        mask_token_id=shape.mask_token_id,
+        draft_vocab_size=None if size is None or size >= target.vocab_size else size,
+        markov_rank=shape.markov_rank,
+    )
