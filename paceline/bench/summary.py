@@ -64,8 +64,8 @@ def counts(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _decode_speed(rows: Sequence[Row]) -> float | None:
-    reading = [r.get("prefill_seconds") for r in rows]
-    if None in reading:
+    reading = [r["prefill_seconds"] for r in rows if r.get("prefill_seconds") is not None]
+    if len(reading) < len(rows):
         return None
     seconds: float = sum(r["seconds"] for r in rows) - sum(reading)
     return tokens_of(rows) / seconds
