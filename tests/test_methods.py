@@ -64,6 +64,10 @@ def test_a_shape_leaves_the_budget_to_the_drafter_it_is_merged_with():
     assert (merged.budget, merged.drafters[0].budget, merged.drafters[1].shape) == (5, 5, complete(2, 2))
 
 
+def test_a_shape_is_merged_whole_if_no_budget_is_told():
+    assert drafter("lookup+draft_model", shape="2x3").budget == 15
+
+
 def test_a_shape_is_told_in_python_too():
     built, _ = api.method_for(tiny.target(), "draft_model/rejection", tiny.draft(), shape="chain:2")
     assert built.shape == chain(2)

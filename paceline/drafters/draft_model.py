@@ -121,7 +121,8 @@ class DraftModelDrafter:
         self.model, self.vocab_size, self.siblings = model, vocab_size, siblings
         self.shape = shape if shape or siblings is Siblings.FIXED else chain(num_speculative_tokens)
         self.depth = self.shape.depth if self.shape else min(num_speculative_tokens, budget - 1)
-        self.budget, self.width, self.stop_below = budget, width, stop_below
+        self.budget = len(self.shape) if self.shape else budget
+        self.width, self.stop_below = width, stop_below
         self.context = min(context or 1 << 30, model.max_length // 2 if model.max_length else 1 << 30)
         self._states: dict[int, _State] = {}  # by the target's slot
         weakref.finalize(self, _free, model.cache, self._states)  # its slots end with it

@@ -84,10 +84,12 @@ def sequential(
     the first plan serves all stages; else q loses each rejected token, and what remains is planned anew.
     """
     residual, total, drawable, mass = p, _mass(p), _mass(q), 1.0
+    gone: list[int] = []  # cannot be drawn again
     overlap, stages = None, [Stage()] * len(tokens)
     for i, token in enumerate(tokens):
         left = len(tokens) - i
         drawn = q * (total / drawable if drawable > _tiny(q) else 0.0)  # the law of this draw, with the mass of the residual
+        drawn[gone] = 0
         if plan and i == 0 and left > 1:
             overlap = Overlap.of(residual, drawn)
         if plan and overlap and (i == 0 or not replace):
@@ -98,8 +100,9 @@ def sequential(
         mass = rest / total
         if not replace and left > 1:
             overlap = overlap.after(stages[i], float(held) / chance, chance / total, mass) if overlap and chance > 0 else None
-            q, drawable = without(q, [token]), drawable - float(q[token])
-            drawable = drawable if drawable > 0.01 else _mass(q)  # before the difference loses digits
+            gone.append(token)
+            drawable -= float(q[token])
+            drawable = drawable if drawable > 0.01 else _mass(without(q, gone))  # before the difference loses digits
         total = rest or 1.0
     yield Rest(residual / total, mass)
 

@@ -14,14 +14,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-MOST_EXACT = 4096  # more tokens than this are not sorted: their ratios are rounded, and counted
-_SHIFT, _CELLS = 15, 1 << 16  # a positive float32 rounded to exponent and 8 bits of mantissa: 256 cells per octave
-_LARGEST = 1e30  # ratio; where q underflows there are infinite ones
+Vector = npt.NDArray[np.floating[Any]]
+
+MOST_EXACT = 4096  # a larger vocabulary is not sorted: tokens of like ratio are merged, and of the light ones some stand for all
+_LIGHT, _EVERY = 2e-5, 8
+_SHIFT, _ONE, _CELLS = 17, 0x3F800000, 1024  # of a float32, exponent and 6 bits of mantissa: 64 cells for each octave around 1
 _ROUNDING = 1e-14
+_CERTAIN = 1e-6  # what float32 laws cannot tell from 0
 
 
 @dataclass(frozen=True)
@@ -33,62 +38,80 @@ class Stage:
 
     def accepted(self, residual: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         """The accepted sub-measure, in the shape of the two laws: (V,), or () for one token."""
-        over = torch.sub(residual, drawn, alpha=self.late).clamp_(min=0).mul_(self.share)
-        return torch.minimum(drawn, over, out=over)
+        over = torch.sub(residual, drawn, alpha=self.late).clamp_(min=0)
+        return torch.minimum(drawn, over if self.share == 1 else over.mul_(self.share), out=over)
 
 
 class Overlap:
-    """G and h of two laws of mass 1, from ascending ratios `t` (M,) and the mass of q at each, `weight` (M,)."""
+    """G and h of two laws of mass 1, from their ratios `t` (M,) and the mass of q at each, `weight` (M,)."""
 
-    def __init__(self, t: np.ndarray, weight: np.ndarray) -> None:
-        self.t, self.weight = t, weight / weight.sum()
-        self._q = np.cumsum(self.weight)  # (M,) mass at and below a ratio
-        self._p = np.cumsum(self.t * self.weight)
-        self._h = np.maximum.accumulate(t * self._q - self._p)  # h at the ratios
+    def __init__(self, t: Vector, weight: Vector) -> None:
+        order = t.argsort()
+        self.t, self.weight = t[order], weight[order] / weight.sum()
+        q, p = self.weight.cumsum(), (self.t * self.weight).cumsum()  # mass at and below a ratio
+        h = np.maximum.accumulate(self.t * q - p)  # at the ratios
+        self._t, self._q, self._p, self._h = self.t.tolist(), q.tolist(), p.tolist(), h.tolist()  # lists are read quicker
 
     @classmethod
     def of(cls, p: torch.Tensor, q: torch.Tensor) -> Overlap | None:
-        """Of laws (V,) of equal mass; None if q has none. Exact for up to MOST_EXACT tokens with q > 0; else each ratio is rounded to
-        9 significant bits."""
-        many = len(q) > MOST_EXACT and int(q.count_nonzero()) > MOST_EXACT
-        t, weight = _rounded_ratios(p, q) if many else _ratios(p, q)
+        """Of laws (V,) of equal mass; None if q has none. Exact up to a vocabulary of MOST_EXACT."""
+        t, weight = (_ratios if len(q) <= MOST_EXACT else _merged_ratios)(p.cpu().numpy(), q.cpu().numpy())
         return cls(t, weight) if len(t) else None
 
     def after(self, stage: Stage, ratio: float, chance: float, mass: float) -> Overlap | None:
         """Of what is left of both laws once `stage` rejected a token that cannot come again, drawn with probability `chance`, where
-        t is `ratio`. The residual has mass `mass` then. The order of the ratios stays, so nothing is sorted again."""
+        t is `ratio`. The residual has mass `mass` then."""
         t = self.t - np.clip((self.t - stage.late) * stage.share, 0, 1)
         weight = self.weight.copy()
-        own = np.where(weight > chance * (1 - 1e-5), np.abs(self.t - ratio), np.inf)  # a neighbour may be as near, once rounded
+        own = np.where(weight > chance * (1 - 1e-5), np.abs(self.t - ratio), np.inf)  # a neighbour may be as near, where merged
         weight[own.argmin()] -= chance
         kept = weight > _ROUNDING
         return Overlap(t[kept] * (1 - chance) / mass, weight[kept]) if kept.any() and mass > 0 else None
 
     def value(self, s: float) -> tuple[float, float]:
         """G(s) and its slope to the right of s."""
-        j = bisect_right(self.t, s) - 1
-        return (float(self._p[j] + s * (1 - self._q[j])), float(1 - self._q[j])) if j >= 0 else (s, 1.0)
+        j = bisect_right(self._t, s) - 1
+        return (self._p[j] + s * (1 - self._q[j]), 1 - self._q[j]) if j >= 0 else (s, 1.0)
 
     def inverse(self, y: float) -> tuple[float, float]:
         """The largest s with h(s) = y, for y >= 0, and the slope of the inverse to the right of y."""
         j = max(bisect_right(self._h, y) - 1, 0)
-        return float((y + self._p[j]) / self._q[j]), float(1 / self._q[j])
+        return (y + self._p[j]) / self._q[j], 1 / self._q[j]
 
 
-def _ratios(p: torch.Tensor, q: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _ratios(p: Vector, q: Vector) -> tuple[Vector, Vector]:
     drawn = q > 0
-    weight = q[drawn].double()
-    t, order = (p[drawn].double() / weight).sort()
-    return t.cpu().numpy(), weight[order].cpu().numpy()
+    weight = q[drawn].astype(np.float64)
+    return (p[drawn] / weight).astype(np.float64), weight
 
 
-def _rounded_ratios(p: torch.Tensor, q: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """The leading bits of a positive float order as it does, and so number a logarithmic grid without a logarithm."""
-    bits = (p / q).float().view(torch.int32)  # where q is 0: of infinity or of no number, without weight
-    cells = ((bits + (1 << (_SHIFT - 1))) >> _SHIFT) & (_CELLS - 1)
-    weight = torch.bincount(cells, q.double(), _CELLS).cpu().numpy()
-    used = weight.nonzero()[0].astype(np.int32)
-    return (used << _SHIFT).view(np.float32).astype(np.float64).clip(max=_LARGEST), weight[used]
+def _merged_ratios(p: Vector, q: Vector) -> tuple[Vector, Vector]:
+    """Ratios and weights of cells of a logarithmic grid, which the leading bits of a positive float number without a logarithm.
+
+    Every light token of a few is counted for the others, so that both laws keep their mass.
+    """
+    light = (p <= _LIGHT) & (q <= _LIGHT)
+    heavy, some = np.flatnonzero(~light), np.flatnonzero(light[::_EVERY]) * _EVERY
+    kept, mass = np.concatenate([heavy, some]), float(q.sum(dtype=np.float64))
+    p, q = p[kept], q[kept]
+    cells = _cells(p, q)
+    mass_p, mass_q = (np.bincount(cells, _stretched(law, len(heavy), mass), _CELLS).astype(np.float64) for law in (p, q))
+    used = mass_q > 0
+    return mass_p[used] / mass_q[used], mass_q[used]
+
+
+def _cells(p: Vector, q: Vector) -> npt.NDArray[np.int64]:
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        bits = (p / q).astype(np.float32).view(np.int32)  # where q is 0: of infinity or of no number, without weight in q
+    return (((bits - _ONE) >> _SHIFT) + _CELLS // 2).clip(0, _CELLS - 1).astype(np.int64)
+
+
+def _stretched(law: Vector, heavy: int, mass: float) -> Vector:
+    """The first `heavy` entries of a law and some of the others, these stretched so that all sum to `mass`."""
+    law = law.astype(np.float64)
+    some = law[heavy:].sum()
+    law[heavy:] *= max(mass - law[:heavy].sum(), 0) / some if some > 0 else 0
+    return law
 
 
 def thresholds(overlap: Overlap, k: int) -> list[float]:
@@ -110,7 +133,7 @@ def thresholds(overlap: Overlap, k: int) -> list[float]:
         if gap <= _ROUNDING:
             break
         f = min(f + gap / (1 + rise * slope), 1.0)
-    return steps[::-1] if f > 0 else _earliest(overlap, min(steps[-1], float(overlap.t[-1])), k)
+    return steps[::-1] if f > _CERTAIN else _earliest(overlap, min(steps[-1], float(overlap.t[-1])), k)
 
 
 def _earliest(overlap: Overlap, highest: float, k: int) -> list[float]:

@@ -68,13 +68,17 @@ def test_a_tree_comes_as_often_as_the_draft_models_law_says(siblings, settings):
 
 
 @DRAWN
-def test_the_stated_law_is_the_law_of_the_draws(siblings):
-    seen, stated_laws = defaultdict(float), {}
-    for made, prob in outcomes(lambda rng: proposed(rng, siblings, complete(2, 1))):
+@pytest.mark.parametrize(("dtype", "exact"), [(torch.float64, EXACT), (torch.float32, 1e-6)], ids=["float64", "half precision"])
+def test_the_stated_law_is_the_law_of_the_draws(siblings, dtype, exact):
+    wide = table.model(3, 1)
+    model = table.TableModel(lambda text: wide.logits(text).to(dtype))
+    seen, laws = defaultdict(float), {}
+    for made, prob in outcomes(lambda rng: proposed(rng, siblings, complete(2, 1), model=table.TableModel(model.logits))):
         seen[made.tree.tokens[1:]] += prob
-        stated_laws[made.tree.tokens[1:]] = made.probs(0)
+        laws[made.tree.tokens[1:]] = made.probs(0)
+    assert laws[made.tree.tokens[1:]].dtype == dtype
     for tokens, prob in seen.items():
-        assert prob == pytest.approx(chance(stated_laws[tokens], tokens, siblings), abs=EXACT), f"children {tokens}"
+        assert prob == pytest.approx(chance(laws[tokens], tokens, siblings), abs=exact), f"children {tokens}"
 
 
 def test_only_nodes_with_children_have_a_law():

@@ -1,4 +1,4 @@
-"""The planners: thresholds by hand and by bisection, and what rounding costs where a vocabulary is large."""
+"""The planners: thresholds by hand and by bisection, and what merging costs where a vocabulary is large."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from paceline.rules import multi, ramp
 from paceline.rules.ramp import Overlap, Stage
 
-from .several import random_law, vector
-from .test_multi import A, B, C, D
+from .several import IID, WOR, random_law, vector
+from .test_multi import A, B, C, D, check
 
 LAWS = [(random_law(v, seed), random_law(v, seed + 9)) for v, seed in [(3, 0), (6, 1), (40, 2), (40, 3)]]
 COUNTS = [1, 2, 3, 5, 8]
@@ -154,35 +154,46 @@ def large(vocab: int, noise: float, seed: int, dtype=torch.float32) -> tuple[tor
     return laws[0], laws[1]
 
 
+def given(rule, p, q, tokens) -> float:
+    """Acceptance: of independent draws on average over all children, of draws without replacement given these."""
+    return multi.acceptance(rule, p, q, tokens) if rule is multi.ramp_wor else 1 - math.prod(masses(rule, p, q, tokens))
+
+
 @pytest.mark.parametrize("rule", [multi.ramp, multi.k_seq, multi.ramp_wor], ids=lambda r: r.name)
 @pytest.mark.parametrize("noise", [0.02, 0.5, 1.0])
-def test_rounding_the_ratios_costs_less_than_a_thousandth_of_acceptance(rule, noise, monkeypatch):
+def test_merging_tokens_costs_less_than_a_thousandth_of_acceptance(rule, noise, monkeypatch):
     for seed in range(3):
         p, q = large(20_000, noise, seed)
         tokens = torch.multinomial(q, 4, generator=torch.Generator().manual_seed(seed)).tolist()
-        rounded = multi.acceptance(rule, p, q, tokens), 1 - math.prod(masses(rule, p, q, tokens))
+        merged = given(rule, p, q, tokens)
         monkeypatch.setattr(ramp, "MOST_EXACT", 10**6)
-        exact = multi.acceptance(rule, p, q, tokens), 1 - math.prod(masses(rule, p, q, tokens))
+        exact = given(rule, p, q, tokens)
         monkeypatch.undo()
-        assert rounded == pytest.approx(exact, abs=1e-3), f"noise {noise}, seed {seed}: given the children, and on average"
+        assert merged == pytest.approx(exact, abs=1e-3), f"noise {noise}, seed {seed}"
 
 
-@pytest.mark.parametrize("rule", [multi.ramp, multi.k_seq, multi.ramp_wor], ids=lambda r: r.name)
-def test_a_plan_from_rounded_ratios_keeps_the_law(rule, monkeypatch):
-    from .test_multi import WOR, check
-
+@pytest.mark.parametrize(
+    ("rule", "kind"), [(multi.ramp, IID), (multi.k_seq, IID), (multi.ramp_wor, WOR)], ids=lambda x: getattr(x, "name", "")
+)
+def test_a_plan_from_merged_tokens_keeps_the_law(rule, kind, monkeypatch):
     monkeypatch.setattr(ramp, "MOST_EXACT", 0)
     for seed in range(3):
-        check(rule, WOR if rule is multi.ramp_wor else multi.Siblings.IID, random_law(5, seed), random_law(5, seed + 9), 3)
+        check(rule, kind, random_law(5, seed), random_law(5, seed + 9), 3)
 
 
-def test_rounded_ratios_are_near_the_ratios_and_keep_all_mass():
+def test_merged_tokens_keep_the_mass_of_both_laws():
     p, q = large(20_000, 1.0, 0)
-    q = multi.without(q, [5, 6])  # p > 0 here
-    p = multi.without(p, [6, 7])
+    p, q = multi.without(p, [5, 6]), multi.without(q, [6, 7])
+    p, q = p / p.sum(), q / q.sum()
     found = overlap_of(p, q)
-    assert found.value(1e9)[0] == pytest.approx(float(p[q > 0].sum() / q.sum()), rel=2e-3)
-    assert found.value(1.5)[0] == pytest.approx(overlapping(p, q, 1.5) / float(q.sum()), rel=2e-3)
+    for s, tolerance in ((0.7, 2e-3), (1.5, 2e-3), (1e9, 1e-6)):
+        want = overlapping(p, q, s)
+        assert found.value(s)[0] == pytest.approx(want, rel=tolerance), f"G({s}); exactly {want}"
+
+
+def test_equal_laws_of_a_large_vocabulary_are_accepted_at_the_first_child():
+    p, _ = large(20_000, 1.0, 0)
+    assert ramp.ramp(overlap_of(p, p), 4)[0].late == pytest.approx(0, abs=1e-5)
 
 
 @pytest.mark.parametrize("tiny", [1e-38, 1e-44])
