@@ -59,6 +59,13 @@ def test_follow_goes_as_far_as_the_tokens_agree(tokens, path):
     assert TREE.follow(tokens) == path
 
 
+def test_follow_goes_on_below_whichever_of_equal_siblings_goes_further():
+    #  5 ─┬─ 6 ─── 7
+    #     └─ 6 ─── 8 ─── 9
+    tree = Tree((5, 6, 6, 7, 8, 9), (-1, 0, 0, 1, 2, 4))
+    assert (tree.follow([5, 6, 8, 9, 1]), tree.follow([5, 6, 7]), tree.follow([5, 6])) == ([0, 2, 4, 5], [0, 1, 3], [0, 1])
+
+
 def test_a_chain_has_one_child_per_node():
     assert Tree.chain([5, 6, 7]) == Tree((5, 6, 7), (-1, 0, 1))
 

@@ -41,7 +41,7 @@ def test_norms_of_queries_and_keys_are_copied_where_the_target_has_them():
     with torch.no_grad():
         target.layers[1].self_attn.q_norm.weight.fill_(0.5)
     head, copied = started(target)
-    assert ("layers.1.self_attn.q_norm.weight" in copied, float(head.layers[1].self_attn.q_norm.weight[0])) == (True, 0.5)
+    assert ("layers.1.self_attn.q_norm.weight" in copied, head.layers[1].self_attn.q_norm.weight[0].item()) == (True, 0.5)
 
 
 def test_a_norm_that_is_kept_less_one_is_copied_as_what_it_multiplies_by():

@@ -133,6 +133,11 @@ def test_the_mask_of_two_small_blocks_is_as_drawn():
     assert torch.equal(block_mask(torch.tensor([[1, 2]]), 3, 2)[0, 0], want)
 
 
+def test_a_padding_block_sees_only_itself():
+    drawn = block_mask(torch.tensor([[1, 2]]), 3, 2, valid=torch.tensor([[True, False]]))[0, 0]
+    assert drawn[2:].int().tolist() == [[0, 0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1, 1]]
+
+
 def test_padding_blocks_change_no_other_and_give_numbers():
     head = random_head(of())
     rows = features(of(), TOKENS, head.config.target_layer_ids)
@@ -170,6 +175,16 @@ def test_a_context_that_grows_equals_one_computed_at_once():
         head.draft(torch.tensor([5]), [grown])  # leaves scratch rows behind
         close(head.draft(torch.tensor([7]), [grown]), head.draft(torch.tensor([7]), [context(head, rows[:end])]), f"{end} rows")
         start = end
+
+
+def test_a_context_keeps_its_rows_when_its_memory_grows():
+    grown, parts = Context(), [torch.randn(2, 30, 8) for _ in range(12)]
+    for part in parts:
+        grown.append([(part, -part), (2 * part, part)])
+    key, value = grown.write(1, parts[0], parts[0], of=2)
+    want = torch.cat(parts, 1)
+    assert torch.equal(key[:, :360], 2 * want)
+    assert torch.equal(value[:, :360], want)
 
 
 def test_a_context_cut_back_equals_a_shorter_one():

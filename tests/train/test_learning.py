@@ -25,7 +25,7 @@ def test_a_head_drafts_in_decoding_what_it_predicts_on_the_same_text(teacher_tar
     tapped = {e.key: t for e, t in zip(examples, taps.read([e.tokens for e in examples]), strict=True)}
     plan = Plan(examples, lambda found: [tapped[e.key] for e in found], depth=3, batch_size=3, micro_batch=3, anchors=30, seed=0)
     head, objective = new_head(teacher_target), Distillation(Objective(loss="ce"), None)
-    train(head, objective, Run(plan.step, 60, Optimizer(lr=1e-2), Checkpoints(tmp_path / "c", 1), tmp_path / "log.jsonl"))
+    train(head, objective, Run(plan.step, 45, Optimizer(lr=1e-2), Checkpoints(tmp_path / "c", 1), tmp_path / "log.jsonl"))
     on_text = evaluate.figures(head, objective, lambda: plan.step(0))
     method = methods.build("jetspec", teacher_target, methods.Options(budget=4, head=head))
     decoded = evaluate.acceptance(teacher_target, method, rows, max_new_tokens=24, max_prompt_tokens=100)

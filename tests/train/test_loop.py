@@ -66,7 +66,7 @@ def test_lines_of_the_log_behind_the_checkpoint_are_written_again(teacher_target
 
 
 def test_the_loss_falls(teacher_target, plan, tmp_path):
-    train(new_head(teacher_target), OBJECTIVE, run(tmp_path, plan, 25))
+    train(new_head(teacher_target), OBJECTIVE, run(tmp_path, plan, 15))
     found = losses(tmp_path)
     assert found[-1] < 0.9 * found[0], f"from {found[0]} to {found[-1]}"
 
