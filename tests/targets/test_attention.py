@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.targets.attention import attend
-from paceline.targets.kv import Segments
+from paceline.targets.kv import Part, Segments
 
 HEADS, KV_HEADS, SIZE, CACHED = 6, 2, 8, 5
 CAP = 2.0
@@ -44,10 +44,15 @@ def case(nodes: int, seed: int = 0):
     return query, key, value, mask
 
 
+def lone(nodes: int, rows: int, start: int = 0) -> Part:
+    """One sequence with its new nodes from this place on."""
+    return Part(slice(start, start + nodes), (rows,))
+
+
 def attended(arrays, **settings) -> torch.Tensor:
     """What attention makes of one sequence."""
     query, key, value, mask = arrays
-    one = [Segments([x], [query.shape[2]], {}) for x in (key, value)]
+    one = [Segments([x], [lone(query.shape[2], key.shape[2])], {}) for x in (key, value)]
     return attend(None, query, *one, mask, **settings)[0]
 
 
@@ -87,11 +92,29 @@ def test_a_packed_batch_equals_each_sequence_alone(extra):
     longest = max(c[3].shape[-1] for c in cases)
     far = torch.finfo(torch.float32).min
     mask = torch.cat([torch.nn.functional.pad(c[3], (0, longest - c[3].shape[-1]), value=far) for c in cases], 2)
-    sizes = [c[0].shape[2] for c in cases]
-    key, value = (Segments([c[i] for c in cases], sizes, {}) for i in (1, 2))
+    parts = [lone(3, CACHED + 3), lone(1, CACHED + 1, 3), lone(70, CACHED + 70, 4)]
+    key, value = (Segments([c[i] for c in cases], parts, {}) for i in (1, 2))
     packed, _ = attend(None, torch.cat([c[0] for c in cases], 2), key, value, mask, **extra)
     alone = torch.cat([attended(c, **extra) for c in cases], 1)
     assert torch.allclose(packed, alone, atol=1e-6), f"differs by {float((packed - alone).abs().max())}"
+
+
+@pytest.mark.parametrize("extra", [{}, {"softcap": CAP}, {"s_aux": SINKS}], ids=lambda e: "+".join(e) or "plain")
+def test_single_nodes_that_share_a_call_equal_each_alone(extra):
+    cases, ends, longest = [case(1, seed) for seed in range(3)], (CACHED + 1, 3, CACHED), CACHED + 1
+    rows = [[c[i] for c in cases] for i in (1, 2)]
+    mask = torch.full((1, 1, 4, longest), torch.finfo(torch.float32).min)
+    for node, end in zip((3, 0, 1), ends, strict=True):  # node 2 is another's
+        mask[..., node, :end] = 0
+    other = case(1, 7)
+    mask[..., 2, :] = other[3][0, 0, 0]
+    parts = [Part(torch.tensor([3, 0, 1]), ends), lone(1, longest, 2)]
+    key, value = (Segments([torch.cat(r), o], parts, {}) for r, o in zip(rows, other[1:3], strict=True))
+    query = torch.cat([cases[1][0], cases[2][0], other[0], cases[0][0]], 2)
+    got, _ = attend(None, query, key, value, mask, **extra)
+    cut = [(q, k[:, :, :end], v[:, :, :end], m[..., :end]) for (q, k, v, m), end in zip(cases, ends, strict=True)]
+    alone = torch.cat([attended(c, **extra) for c in (cut[1], cut[2], other, cut[0])], 1)
+    assert torch.allclose(got, alone, atol=1e-6), f"differs by {(got - alone).abs().amax((0, 2, 3)).tolist()}"
 
 
 def test_a_lone_node_that_cannot_see_all_of_its_cache_keeps_its_mask():
@@ -105,7 +128,7 @@ def test_layers_of_one_kind_share_what_is_made_of_the_mask():
     query, key, value, mask = case(7)
     masks: dict = {}
     for _ in range(3):
-        attend(None, query, Segments([key], [7], masks), Segments([value], [7], masks), mask)
+        attend(None, query, *(Segments([x], [lone(7, CACHED + 7)], masks) for x in (key, value)), mask)
     assert [len(kept) for kept in masks.values()] == [1]
 
 
@@ -114,6 +137,6 @@ def test_two_masks_of_one_forward_are_kept_apart():
     narrow, masks = mask.clone(), {}
     narrow[..., :3] = torch.finfo(torch.float32).min
     for each in (mask, narrow):
-        got, _ = attend(None, query, Segments([key], [7], masks), Segments([value], [7], masks), each)
+        got, _ = attend(None, query, *(Segments([x], [lone(7, CACHED + 7)], masks) for x in (key, value)), each)
     difference = worst(got, reference(query, key, value, narrow))
     assert difference < 2e-6, f"the second kind of layer differs by {difference}"

@@ -131,6 +131,60 @@ def test_ragged_rows_of_one_forward_go_to_their_own_slots():
     assert [read(cache, s) for s in slots] == [[1, 2], [3], [4, 6]]
 
 
+def parts(cache: SlotCache, slots: list[int], sizes: list[int]) -> list[tuple[int, ...]]:
+    """How many rows each sequence reads, by attention call, after these new rows."""
+    none = torch.zeros(1, HEADS, sum(sizes), SIZE)
+    return [part.ends for part in cache.step(slots, sizes).update(none, none, 0)[0].parts]
+
+
+def test_single_new_rows_of_neighbours_share_a_call():
+    cache = SlotCache()
+    slots = [cache.open() for _ in range(4)]
+    write(cache, slots, [[1, 2, 3], [4], [5, 6], [7]])
+    for slot, size in zip(slots, (3, 1, 2, 1), strict=True):
+        cache.commit(slot, range(size))
+    assert parts(cache, slots, [1, 1, 1, 1]) == [(4,), (2,), (3, 2)], "slabs have 1, 1 and 2 slots"
+
+
+def test_rows_written_for_neighbours_are_read_by_their_own_slot():
+    cache = SlotCache()
+    slots = [cache.open() for _ in range(8)]
+    for slot in range(8):
+        write(cache, [slots[slot]], [[10 * slot + i for i in range(slot)]])
+        cache.commit(slots[slot], range(slot))
+    order = [5, 2, 7, 4, 0, 6, 1, 3]
+    write(cache, [slots[i] for i in order], [[100 + i] for i in order])
+    assert [read(cache, slots[i]) for i in range(8)] == [[*(10 * i + k for k in range(i)), 100 + i] for i in range(8)]
+
+
+def test_trees_and_gaps_and_long_padding_get_calls_of_their_own():
+    cache = SlotCache()
+    slots = [cache.open(1000) for _ in range(9)][1:]  # behind a slab of one: slabs of one, two and four, and then of eight
+    last = slots[3:]
+    for slot, rows in zip(last, (5, 900, 7, 8, 9), strict=False):
+        write(cache, [slot], [list(range(rows))])
+        cache.commit(slot, range(rows))
+    assert parts(cache, last[:4], [1, 1, 1, 1]) == [(6,), (901,), (8, 9)], "five rows beside 900 are too much padding"
+    assert parts(cache, last[2:4], [1, 2]) == [(8,), (10,)], "two new rows are a tree"
+    assert parts(cache, [last[2], last[4]], [1, 1]) == [(8,), (10,)], "the slot between them is not asked"
+
+
+def test_what_a_freed_slot_held_cannot_reach_its_neighbours():
+    cache = SlotCache()
+    slots = [cache.open() for _ in range(4)]
+    write(cache, slots, [[1], [2], [float("inf")], [4]])  # the last two are neighbours
+    for slot in slots:
+        cache.commit(slot, [0])
+    cache.free(slots[2])
+    again = cache.open()
+    write(cache, [slots[3]], [[5, 6]])
+    cache.commit(slots[3], [0, 1])
+    none = torch.zeros(1, HEADS, 2, SIZE)
+    shared = cache.step([again, slots[3]], [1, 1]).update(none, none, 0)[0][0]
+    assert shared.shape == (2, HEADS, 4, SIZE)
+    assert bool(shared.isfinite().all()), f"the padding holds {shared[0, 0, :, 0].tolist()}"
+
+
 def test_a_freed_slot_is_used_again_and_empty():
     cache = SlotCache()
     slots = [cache.open() for _ in range(3)]
