@@ -100,7 +100,7 @@ def _explicit(
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """Attention with capped scores (Gemma 2) or attention sinks (GPT-OSS), which the fused kernel does not offer."""
-    grouped = query.unflatten(1, (key.shape[1], -1))  # (n, kv heads, group, N, D)
+    grouped = query.reshape(len(query), key.shape[1], -1, *query.shape[2:])  # (n, kv heads, group, N, D)
     scores = grouped @ key.unsqueeze(2).transpose(-2, -1) * (scaling or query.shape[-1] ** -0.5)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
@@ -110,7 +110,8 @@ def _explicit(
         column = sinks.view(*grouped.shape[1:3], 1, 1).expand(*scores.shape[:-1], 1).to(scores.dtype)
         scores = torch.cat([scores, column], -1)
     weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
-    return (weights[..., : key.shape[2]] @ value.unsqueeze(2)).flatten(1, 2)
+    out: torch.Tensor = weights[..., : key.shape[2]] @ value.unsqueeze(2)
+    return out.flatten(1, 2)
 
 
 AttentionInterface.register(NAME, attend)

@@ -190,7 +190,8 @@ class Step(TransformersCache):  # type: ignore[misc]
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
         """Write (1, H, sum of sizes, D) new rows to their slots and return all rows of each slot, as `Segments`."""
-        keys, values = [], []
+        keys: list[torch.Tensor] = []
+        values: list[torch.Tensor] = []
         for number, (group, part) in enumerate(zip(self._groups, self._parts, strict=True)):
             state = self._states[group[0]]
             key, value = state.slab.buffers(layer_idx, key_states, value_states)
