@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,10 +38,20 @@ def facts(
         "parameters": sum(p.numel() for p in head.parameters()),
         "draft_vocabulary": {"size": head.config.draft_size, "coverage": round(examples.coverage(prepared.train, ids), 4)},
         "data": {**prepared.figures, "answers_regenerated": recipe.answers.source == "target", "licences": prepared.licences},
-        "training": {"steps": progress.step, "seconds": round(progress.elapsed), "recipe": recipe.model_dump(mode="json")},
+        "training": {"steps": progress.step, "seconds": round(progress.elapsed), "recipe": _shared(recipe)},
         "evaluation": evaluation,
         **folder.about(target.device),
     }
+
+
+def _shared(recipe: Recipe) -> dict[str, Any]:
+    """The recipe without the folders that its files were in: a card travels."""
+    shared = recipe.model_dump(mode="json")
+    shared["data"]["prompts"] = [Path(p).name for p in recipe.data.prompts]
+    for section, key in (("data", "from_run"), ("evaluation", "prompts")):
+        if shared[section][key] is not None:
+            shared[section][key] = Path(shared[section][key]).name
+    return shared
 
 
 def page(facts: dict[str, Any]) -> str:
