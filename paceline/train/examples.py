@@ -80,6 +80,12 @@ def draft_vocabulary(examples: Sequence[Example], size: int | None, target: HFTa
     return torch.tensor(sorted(chosen))
 
 
+def counts(examples: Sequence[Example], vocab_size: int) -> torch.Tensor:
+    """(V,) how often each token is in the answers."""
+    tokens = [t for e in examples for t in e.tokens[e.prompt_length :]]
+    return torch.bincount(torch.tensor(tokens), minlength=vocab_size)
+
+
 def coverage(examples: Sequence[Example], ids: torch.Tensor | None) -> float:
     """The share of answer tokens that are in the draft vocabulary."""
     if ids is None:

@@ -16,9 +16,11 @@ import torch
 from .. import methods
 from ..errors import InvalidRequest
 from ..heads import formats
+from ..heads.bigrams import start_from_bigrams
 from ..heads.config import JetSpecConfig
 from ..heads.init import init_from_target
 from ..heads.jetspec import JetSpecHead
+from ..heads.local import start_local
 from ..targets.hf import HFTarget
 from ..targets.load import load
 from . import card, evaluate, examples, loop, teacher
@@ -34,6 +36,7 @@ from .prompts import Say
 from .recipe import Recipe
 from .teacher import Teacher
 
+_INIT_TEXTS = 8
 _EVALUATION_PACK, _EVALUATION_ANCHORS = 2048, 32  # tokens of held-out text at once; blocks of a sequence
 
 
@@ -77,8 +80,13 @@ class Session:
         torch.manual_seed(recipe.seed)
         head = JetSpecHead.for_target(self.target, head_config(recipe, self.target), self.ids)
         if recipe.head.init == "target":  # from plain weights, which a packed target has no more
+            some = self.prepared.train[:_INIT_TEXTS]
             plain = load(recipe.model, dtype="float32", device="cpu", weights="plain", revision=recipe.revision)
-            init_from_target(head, plain)
+            init_from_target(head, plain, [e.tokens for e in some])
+            start_local(head, torch.cat([tapped.features for tapped in self.read(some)]).to(head.embed_weight.device))
+            if recipe.head.markov_rank:
+                self.options.say("starting the Markov term from the target's bigrams")
+                start_from_bigrams(head, plain, examples.counts(self.prepared.train, self.target.vocab_size), some[0].tokens[0])
         return head
 
     def read(self, members: Sequence[Example]) -> list[Tapped]:
