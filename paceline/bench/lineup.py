@@ -29,14 +29,21 @@ class Lineup:
     loading_peak_mb: float = 0.0  # before any peer is loaded
 
 
-def line_up(settings: Settings, say: Say) -> Lineup:
-    """Load the models and build the runs. Raises a PacelineError for what a method lacks; a peer that cannot run is skipped."""
+def load_models(settings: Settings, say: Say) -> tuple[HFTarget, HFTarget | None]:
+    """The target and the draft model, if there is one. Raises a PacelineError for a model that is not there or does not fit."""
     for name in filter(None, (settings.model, settings.draft_model)):
         resolve(name, None, say)  # a folder that is not there is known before anything is loaded
     target = load(settings.model, dtype=settings.dtype, progress=say)
-    draft = None if settings.draft_model is None else load_draft(settings.draft_model, dtype=settings.dtype, progress=say)
-    if draft is not None:
-        check_same_tokenizer(target, draft)
+    if settings.draft_model is None:
+        return target, None
+    draft = load_draft(settings.draft_model, dtype=settings.dtype, weights=settings.draft_weights, progress=say)
+    check_same_tokenizer(target, draft)
+    return target, draft
+
+
+def line_up(settings: Settings, say: Say) -> Lineup:
+    """Load the models and build the runs. Raises a PacelineError for what a method lacks; a peer that cannot run is skipped."""
+    target, draft = load_models(settings, say)
     lineup = Lineup(target, method_runs(settings, target, draft), loading_peak_mb=peak_rss_mb())
     if settings.peers:
         add_peers(lineup, settings, lambda name: PeerModel.load(name, target.dtype, target.device, target.eos_token_ids, say))

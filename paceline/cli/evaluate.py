@@ -1,0 +1,145 @@
+"""`paceline eval`: how many answers are right, for several methods on the same problems."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import InvalidRequest
+from ..lossy import parsed
+from . import common, options
+from .bench import Methods
+from .console import Progress, quiet_transformers, stderr, write
+
+if TYPE_CHECKING:
+    from ..bench.journal import Journal
+    from ..bench.lineup import Lineup
+    from ..bench.report import Report
+    from ..quality.evaluate import Grades
+    from ..quality.plan import Plan
+    from ..quality.problems import Problem
+
+Task = Annotated[str, typer.Option(help="gsm8k, math500, humaneval or mbpp.")]
+Prompts = Annotated[
+    Path | None, typer.Option(help="JSONL file (also .gz) with id, task, turns and reference. The default is TASK.jsonl in this folder.")
+]
+DraftWeights = Annotated[str, typer.Option(help="auto, plain, packed, int4 or int8: how the draft model holds its weights.")]
+BatchSize = Annotated[int, typer.Option(help="Problems that are decoded at once.")]
+Hub = Annotated[bool, typer.Option("--hub", help="Load the problems with the package datasets, from its cache or the hub.")]
+Limit = Annotated[int | None, typer.Option(help="Problems, spread evenly over the file.")]
+Chat = Annotated[bool, typer.Option("--chat/--raw", help="Put the problem into the model's chat template, or let the model continue it.")]
+OnBadLine = Annotated[str, typer.Option(help="stop or skip, at a line that is no prompt or has no reference answer.")]
+Json = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        help="- for one last line of JSON on stdout (the table goes to stderr), or a file, with which an evaluation that was cut "
+        "short goes on.",
+    ),
+]
+
+
+def main(
+    task: Task,
+    model: options.Model = common.EMBEDDED,
+    draft_model: options.DraftModel = None,
+    draft_weights: DraftWeights = "auto",
+    methods: Methods = "none,lookup",
+    prompts: Prompts = None,
+    hub: Hub = False,
+    limit: Limit = None,
+    max_new_tokens: options.MaxNewTokens = 512,
+    budget: options.Budget = None,
+    num_speculative_tokens: options.NumSpeculativeTokens = None,
+    dtype: options.Dtype = "auto",
+    batch_size: BatchSize = 1,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = None,
+    shape: options.Shape = None,
+    head: options.Head = None,
+    rule_mode: options.RuleMode = None,
+    memory: options.Memory = None,
+    thresholds: options.Thresholds = None,
+    rule_settings: options.RuleSettings = None,
+    chat: Chat = True,
+    on_bad_line: OnBadLine = "stop",
+    json: Json = None,
+) -> None:
+    """Solve problems with reference answers, and compare methods on them: accuracy, speed, and whether a difference may be chance.
+
+    Code that a model writes is run, in a sandbox: docs/eval.md says what that guarantees and what not.
+    """
+    from ..bench.settings import Settings
+    from ..quality.plan import Plan
+
+    names = tuple(name.strip() for name in methods.split(",") if name.strip())
+    settings = Settings(
+        model=model, draft_model=draft_model, draft_weights=draft_weights, methods=names, peers=(), limit=limit,
+        prompts=None if prompts is None else str(prompts), max_new_tokens=max_new_tokens, budget=budget,
+        num_speculative_tokens=num_speculative_tokens, dtype=dtype, batch_size=batch_size, temperature=temperature, seed=seed,
+        shape=shape, head=head, rule_mode=rule_mode, memory=memory, thresholds=thresholds, rule_settings=parsed(rule_settings or []),
+    )  # fmt: skip
+    plan = Plan(task, settings, hub=hub, chat=chat, on_bad_line=on_bad_line)
+    file = None if json in (None, "-") else Path(str(json))
+    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        raise InvalidRequest(f"--json {file} is no file in a folder that exists; make the folder first, or give another name")
+    _publish(_evaluate(plan, file), file, to_stdout=json == "-")
+
+
+def _evaluate(plan: Plan, file: Path | None) -> Report:
+    from ..bench import environment, report
+    from ..bench.journal import Journal
+    from ..quality.report import build
+
+    layers = plan.require()
+    chosen = plan.problems(stderr().print)
+    journal = Journal(file, plan.fingerprint(chosen, versions=environment.versions(), code=environment.code()))
+    if journal.resumed:
+        stderr().print(f"going on after {journal.resumed} decodes that are in {journal.file}")
+    lineup, grades = _answer(plan, chosen, journal)
+    made = build(plan, lineup, chosen, journal.rows, grades, layers)
+    if file is not None:
+        report.write(made, file)
+        journal.close()
+    return made
+
+
+def _answer(plan: Plan, chosen: list[Problem], journal: Journal) -> tuple[Lineup, Grades]:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    from ..bench.lineup import load_models
+    from ..quality import evaluate
+
+    quiet_transformers()
+    with Progress() as say:
+        models = load_models(plan.settings, say)
+    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Bar(*columns, console=stderr(), refresh_per_second=1, transient=True) as bar:  # seldom: decoding needs the processor
+        tasks = {name: bar.add_task(name, total=None) for name in ("decoding", "grading")}
+
+        def advance(doing: str, done: int, of: int) -> None:
+            bar.update(tasks[doing], completed=done, total=of)
+
+        lineup = evaluate.decode_all(plan, models, chosen, journal, advance)
+        answers = evaluate.texts(journal.rows, models[0])
+        return lineup, evaluate.grade_all(plan, chosen, answers, advance)
+
+
+def _publish(report: Report, file: Path | None, to_stdout: bool) -> None:
+    from rich.console import Console
+
+    from ..bench.report import as_json
+    from ..quality.table import show
+
+    console = Console(file=sys.stderr if to_stdout else sys.stdout, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(file=console.file, width=200, markup=False, highlight=False, emoji=False)
+    show(report, console)
+    if to_stdout:
+        write(as_json(report) + "\n")
+    elif file is not None:
+        console.print(f"written to {file}")

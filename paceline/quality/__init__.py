@@ -1,0 +1,1 @@
+"""Are the answers right? Tasks with reference answers, graded for several methods on the same problems."""

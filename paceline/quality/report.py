@@ -1,0 +1,122 @@
+"""The report of an evaluation: a line per method, each method against the first one, and every grade."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ..bench import environment, summary
+from ..bench.journal import Row
+from ..bench.lineup import Lineup
+from ..bench.report import Report
+from ..rules import ledger
+from .evaluate import Grades
+from .plan import Plan
+from .problems import Problem
+from .sandbox import KERNEL
+from .score import FORMULAS, paired, wilson
+
+_QUIET = 0.1  # cores
+
+
+def build(plan: Plan, lineup: Lineup, chosen: Sequence[Problem], rows: Sequence[Row], grades: Grades, layers: Sequence[str] = ()) -> Report:
+    """Everything, as strict JSON would have it."""
+    ids, first = [p.id for p in chosen], plan.settings.methods[0]
+    lines = [_line(plan, run, ids, summary.of_run(rows, run.name), grades[run.name], lineup.target.eos_token_ids) for run in lineup.runs]
+    outputs = {line["method"]: _tokens(summary.of_run(rows, line["method"])) for line in lines}
+    for line in lines:
+        differ = sum(outputs[line["method"]][i] != outputs[first][i] for i in ids)
+        line["different"] = None if plan.settings.temperature else differ  # draws differ anyhow
+        line["vs_first"] = None if line["method"] == first else paired(_right(grades[first], ids), _right(grades[line["method"]], ids))
+    return {
+        "task": plan.task,
+        "problems": len(ids),
+        "first": first,
+        "methods": lines,
+        "remarks": remarks(plan, lines, layers),
+        "formulas": FORMULAS,
+        "sandbox": {"layers": list(layers), "missing": [x for x in KERNEL if x not in layers]} if plan.kind.code else None,
+        **_about(plan, lineup),
+        "grades": [{"problem": i, "methods": {m: _grade(grades[m][i]) for m in grades}} for i in ids],
+        "rows": list(rows),
+    }
+
+
+def _line(plan: Plan, run: Any, ids: Sequence[str], rows: Sequence[Row], grades: dict[str, Any], eos: frozenset[int]) -> Report:
+    correct, counts = sum(g.correct for g in grades.values()), summary.counts(rows)
+    cut = sum(o["tokens"][-1] not in eos for r in rows for o in r["outputs"])  # there are no stop strings
+    kept = ("tokens", "seconds", "tokens_per_second", "rounds", "target_forwards", "draft_forwards", "mean_acceptance_length")
+    return {
+        "method": run.method,
+        "rule": run.rule,
+        "lossless": run.lossless,
+        "correct": correct,
+        "accuracy": correct / len(ids),
+        "interval": wilson(correct, len(ids)),
+        "outcomes": dict(Counter(g.outcome for g in grades.values())),
+        "cut_short": cut,
+        **{name: counts[name] for name in kept},
+        "tokens_per_round": counts["tokens"] / counts["rounds"],
+        "cores_used_by_others": counts["cores_used_by_others"],
+        "rules": ledger.pooled([o["rules"] for r in rows for o in r["outputs"] if "rules" in o]),
+    }
+
+
+def _tokens(rows: Sequence[Row]) -> dict[str, list[int]]:
+    return {o["prompt"]: o["tokens"] for r in rows for o in r["outputs"]}
+
+
+def _right(grades: dict[str, Any], ids: Sequence[str]) -> list[bool]:
+    return [grades[i].correct for i in ids]
+
+
+def _grade(grade: Any) -> Report:
+    return {k: v for k, v in dataclasses.asdict(grade).items() if v not in (None, "")}
+
+
+def _about(plan: Plan, lineup: Lineup) -> Report:
+    """Settings, versions, commit, hardware and command, as the bench has them."""
+    found, dirty = environment.commit()
+    settings = {k: v for k, v in dataclasses.asdict(plan.settings).items() if k not in ("peers", "repeat")}
+    for field in ("model", "draft_model", "prompts", "head", "memory", "thresholds"):
+        settings[field] = environment.scrub(settings[field]) if settings[field] else settings[field]
+    dtype = str(lineup.target.dtype).removeprefix("torch.")
+    return {
+        "settings": settings | {"task": plan.task, "hub": plan.hub, "chat": plan.chat, "on_bad_line": plan.on_bad_line, "dtype": dtype},
+        "prompt": plan.kind.prompt("{question}", plan.chat),
+        "versions": environment.versions(),
+        "commit": found,
+        "uncommitted_changes": dirty,
+        "hardware": environment.hardware(lineup.target.device),
+        "command": environment.scrub(shlex.join(["paceline", *sys.argv[1:]])),
+    }
+
+
+def remarks(plan: Plan, lines: Sequence[Report], layers: Sequence[str]) -> list[str]:
+    """What a reader must not miss."""
+    found = []
+    for line in lines:
+        name, versus = line["method"], line["vs_first"]
+        if line["lossless"] and line["different"]:
+            found.append(
+                f"{name} says it is lossless, and {line['different']} greedy texts differ: near-ties, or a fault (paceline audit tells)."
+            )
+        if versus and versus["p_value"] < 0.05:
+            verb = "MORE" if versus["difference"] > 0 else "FEWER"
+            found.append(f"{name} solves {verb} problems than {lines[0]['method']}: p = {versus['p_value']:.3g}, before any correction.")
+        if 2 * line["cut_short"] > sum(line["outcomes"].values()):
+            found.append(
+                f"{line['cut_short']} answers of {name} were cut short at {plan.settings.max_new_tokens} tokens; raise --max-new-tokens."
+            )
+    if plan.kind.code and (missing := [x for x in KERNEL if x not in layers]):
+        found.append(
+            f"The sandbox stood without {', '.join(missing)}: this system does not offer it. See docs/eval.md for what that means."
+        )
+    noise = [line["cores_used_by_others"] for line in lines if line["cores_used_by_others"] is not None]
+    if noise and max(noise) > _QUIET:
+        found.append(f"The machine was NOT QUIET: other processes used up to {max(noise):.1f} cores. Trust the counts, not the times.")
+    return found
