@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from . import engine
 from .engine import Round
 from .errors import InvalidRequest
 from .methods import Options, build
+from .rules import ledger
 from .sampling import SamplingParams
 from .sequence import Logprob
 from .sequence import Sequence as Request
@@ -31,6 +32,12 @@ class Completion:
     prompt_tokens: int
     stats: Stats
     logprobs: list[Logprob] = field(default_factory=list)
+    rules: dict[str, Any] = field(default_factory=dict)  # by lossy rule, what it did: see `rules.ledger.Ledger.summary`
+
+    @property
+    def altered(self) -> int:
+        """Tokens that a lossy rule rescued or vetoed."""
+        return sum(found["altered"] for found in self.rules.values())
 
 
 def encode(target: HFTarget, prompt: str | Sequence[Message] | Sequence[int], chat: bool = True) -> list[int]:
@@ -90,10 +97,16 @@ def generate(
     head: str | None = None,
     chat: bool = True,
     batch_size: int | None = None,
+    rule_mode: str | None = None,
+    memory: Any = None,
+    thresholds: Any = None,
+    rule_settings: Mapping[str, Any] | None = None,
 ) -> list[Completion]:
     """Answer all prompts, at most `batch_size` of them at a time (None: all).
 
     `shape` is that of a draft model's tree: chain, chain:5, 2x3 (width, depth) or sequoia:P1,P2,... (see docs/methods/draft_model.md).
+    The last four are for the lossy rules csd and easd: off, shadow or on; the correction memory, a file or an object; the thresholds
+    file; and settings such as `{"csd.tau": 0.05}`.
 
     Raises InvalidRequest, PromptTooLong, IncompatibleDraft or IncompatibleRule before the first token.
     """
@@ -101,18 +114,21 @@ def generate(
         raise InvalidRequest("prompts is a string; give a list of prompts")
     if batch_size is not None and batch_size < 1:
         raise InvalidRequest(f"batch_size is {batch_size}; it must be at least 1")
-    drafter, rule = method_for(target, method, draft_model, num_speculative_tokens, budget, shape, head)
+    lossy = {"rule_mode": rule_mode, "memory": memory, "thresholds": thresholds, "rule_settings": rule_settings}
+    drafter, rule = method_for(target, method, draft_model, num_speculative_tokens, budget, shape, head, **lossy)
     seqs = [request(target, p, params, chat) for p in prompts]
     stats = {id(s): Stats() for s in seqs}
     for round_ in engine.stream(target, drafter, rule, seqs, batch_size):
         stats[id(round_.sequence)].add(round_)
+        if round_.finish_reason:
+            ledger.close(round_.sequence)
     return [completion(s, stats[id(s)]) for s in seqs]
 
 
 def completion(seq: Request, stats: Stats) -> Completion:
     """What a finished sequence amounts to."""
     text = seq.text.finish() if isinstance(seq.text, TextStream) else ""
-    return Completion(text, seq.output, seq.finish_reason or "abort", seq.prompt_length, stats, seq.logprobs)
+    return Completion(text, seq.output, seq.finish_reason or "abort", seq.prompt_length, stats, seq.logprobs, ledger.summaries(seq))
 
 
 def method_for(
@@ -123,11 +139,12 @@ def method_for(
     budget: int | None = None,
     shape: str | None = None,
     head: str | None = None,
+    **lossy: Any,
 ) -> tuple[Any, Any]:
-    """Drafter and rule by name, with the draft model's tokenizer checked."""
+    """Drafter and rule by name, with the draft model's tokenizer checked. `lossy` are the last four fields of Options."""
     if draft_model is not None:
         check_same_tokenizer(target, draft_model)
-    return build(method, target, Options(num_speculative_tokens, budget, draft_model, shape, head))
+    return build(method, target, Options(num_speculative_tokens, budget, draft_model, shape, head, **lossy))
 
 
 def stream(target: HFTarget, seq: Request, drafter: Any, rule: Any) -> Iterator[tuple[str, Round]]:

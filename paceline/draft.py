@@ -41,7 +41,8 @@ class Draft:
 
     `logits` (R, V) are processed as the request asks: `law` of a row is exactly what the node's children were drawn from, whatever
     the row's precision. `rows` (N,) names, for each parent, the row that proposed its children, or -1. Both are None for drafters
-    without a distribution, such as prompt lookup.
+    without a distribution, such as prompt lookup. `beliefs` (N,) are, for a rule that asks, each parent's logits (V,) before temperature
+    and truncation, None for a node without children.
     """
 
     tree: Tree
@@ -50,6 +51,7 @@ class Draft:
     rows: tuple[int, ...] | None = None
     head_start: HeadStart | None = None
     scores: tuple[float, ...] | None = None  # (N,) estimated log-probability that the path down to each node is accepted
+    beliefs: tuple[torch.Tensor | None, ...] | None = None
 
     def probs(self, node: int) -> torch.Tensor:
         """(V,) the law that proposed the children of `node`."""

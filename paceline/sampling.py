@@ -102,6 +102,7 @@ class Context(Protocol):
     prompt_length: int
     params: SamplingParams
     eos_token_ids: frozenset[int]
+    ledgers: dict[str, Any]
 
 
 def process(row: torch.Tensor, context: Context, extra: Sequence[int], custom: bool = True) -> torch.Tensor:
@@ -219,25 +220,34 @@ class TargetProbs:
         self.logits = logits  # (N, V) raw
         self._context, self._tree, self._argmax = context, tree, argmax
         self._rows: dict[int, torch.Tensor] = {}
+        self._scores: dict[int, torch.Tensor] = {}
         self.greedy = context.params.greedy
 
-    def _processed(self, node: int) -> torch.Tensor:
-        parent = self._tree.parents[node]
-        assert not self._context.params.processors or parent < 0 or parent in self._rows, f"node {node} was read before its parent {parent}"
-        extra = [self._tree.tokens[n] for n in self._tree.path(node)[1:]]
-        row = process(self.logits[node], self._context, extra)
-        check_finite(row.max())
-        return row
+    @property
+    def context(self) -> Context:
+        """The request."""
+        return self._context
+
+    def scores(self, node: int) -> torch.Tensor:
+        """(V,) processed logits of the token after `node`, before temperature and truncation. Not to be changed."""
+        if node not in self._scores:
+            parent, custom = self._tree.parents[node], self._context.params.processors
+            assert not custom or parent < 0 or parent in self._scores, f"node {node} was read before its parent {parent}"
+            extra = [self._tree.tokens[n] for n in self._tree.path(node)[1:]]
+            row = process(self.logits[node], self._context, extra)
+            check_finite(row.max())
+            self._scores[node] = row
+        return self._scores[node]
 
     def row(self, node: int) -> torch.Tensor:
         """(V,) probabilities of the token after `node`; one-hot when greedy."""
         if node not in self._rows:
             if self.greedy:
-                best = self._argmax[node] if self._argmax else int(self._processed(node).argmax())
+                best = self._argmax[node] if self._argmax else int(self.scores(node).argmax())
                 probs = torch.zeros_like(self.logits[node], dtype=torch.float32)
                 probs[best] = 1
             else:
-                probs = torch.softmax(truncate(self._processed(node), self._context.params), -1)
+                probs = torch.softmax(truncate(self.scores(node), self._context.params), -1)
             self._rows[node] = probs
         return self._rows[node]
 

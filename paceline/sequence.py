@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -78,6 +78,7 @@ class Sequence:
         self.rng = Random(params.seed)
         self.finish_reason: str | None = None
         self.logprobs: list[Logprob] = []
+        self.ledgers: dict[str, Any] = {}  # what lossy rules did to this request, by rule, see `rules.ledger`
 
     @property
     def root(self) -> int:

@@ -29,7 +29,9 @@ ROWS = (
     "lookup+jetspec",
     "planted",
 )  # one line per method
-DRAWN = tuple(r for rule in methods.RULES if rule != "match" and (r := f"draft_model/{rule}") not in ROWS)  # as rejection, in brief
+AROUND = ("draft_model/rejection+csd+easd", "lookup/csd", "jetspec/csd")  # rules around another one, in shadow: all of them runs, and
+# the text is that of the rule inside. What they do when they are on is tested with them.
+DRAWN = (*(r for rule in methods.RULES if rule != "match" and (r := f"draft_model/{rule}") not in ROWS), *AROUND)  # as rejection, in brief
 PROMPTS = {"one": (3,), "short": (46, 51, 56, 0, 5, 10), "long": tuple((i * i + i // 7) % tiny.VOCAB for i in range(70))}
 LONGEST = 40  # new tokens
 
@@ -45,12 +47,13 @@ def method(row: str, target: HFTarget, draft: HFTarget | None = None) -> tuple[A
     """Drafter and rule of a row."""
     if row == "planted":
         return Planted(), match
+    mode = "shadow" if any(methods.RULES[rule].wraps for rule in row.partition("/")[2].split("+") if rule) else None
     if "jetspec" in row:
         from .heads.small import taught_head
 
-        return methods.build(row, target, methods.Options(head=taught_head(), budget=12))
-    options = methods.Options(draft_model=draft or tiny.draft(FAMILY)) if "draft_model" in row else methods.Options()
-    return methods.build(row, target, options)
+        return methods.build(row, target, methods.Options(head=taught_head(), budget=12, rule_mode=mode))
+    draft = (draft or tiny.draft(FAMILY)) if "draft_model" in row else None
+    return methods.build(row, target, methods.Options(draft_model=draft, rule_mode=mode))
 
 
 def request(prompt: Sequence[int], count: int = LONGEST, *, eos: int | None = None, stop: tuple[str, ...] = (), **settings: Any) -> Request:

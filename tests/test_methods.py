@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from paceline import api, methods
+from paceline import api, lossy, methods
 from paceline.draft import Siblings
 from paceline.drafters.shapes import chain, complete
 from paceline.errors import IncompatibleRule, InvalidRequest
@@ -96,7 +96,10 @@ PAIRS = list(itertools.product(methods.DRAFTERS, RULES))
 
 
 def fits(drafter: str, rule: str) -> bool:
-    return any(Siblings[kind] in RULES[rule].needs for kind in methods.DRAFTERS[drafter].siblings)
+    entry = methods.DRAFTERS[drafter]
+    if rule == "match":  # takes all that there is, also nothing
+        return True
+    return any(Siblings[kind] in RULES[rule].needs for kind in entry.siblings) and entry.beliefs >= RULES[rule].reads_beliefs
 
 
 @pytest.mark.parametrize(("name", "rule"), [pair for pair in PAIRS if not fits(*pair)])
@@ -120,3 +123,47 @@ def test_the_kinds_that_the_table_gives_a_drafter_exist(name):
 def test_trees_of_draws_are_not_merged():
     with pytest.raises(IncompatibleRule, match="cannot be merged; use rule match"):
         methods.parse("lookup+draft_model/rejection")
+
+
+# rules around another one
+
+
+def test_the_rules_that_go_around_another_one_are_those_of_the_table():
+    assert {name for name, entry in methods.RULES.items() if entry.wraps} == set(lossy.AROUND)
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "around"),
+    [
+        ("csd", "match", ["csd"]),
+        ("easd+csd", "match", ["csd", "easd"]),
+        ("csd+rejection+easd", "rejection", ["csd", "easd"]),
+        ("rrs", "rrs", []),
+    ],
+)
+def test_a_veto_goes_outside_of_a_rescue_in_whatever_order_they_are_named(name, inside, around):
+    assert methods.split_rule(name) == (inside, around)
+
+
+@pytest.mark.parametrize("name", ["csd+csd", "match+rejection", "rejection+csd+rrs"])
+def test_rules_that_cannot_be_joined_are_refused(name):
+    with pytest.raises(InvalidRequest, match="joins what cannot be joined"):
+        methods.split_rule(name)
+
+
+def test_a_rule_around_another_one_takes_what_that_one_takes():
+    built = methods.build_rule("rejection+csd+easd")
+    assert (built.needs, built.chain_only, built.reads_beliefs) == (RULES["rejection"].needs, True, True)
+    assert drafter("draft_model/rejection+csd").shape == chain(6)
+
+
+@pytest.mark.parametrize("mode", ["shadow", "on"])
+def test_settings_reach_the_rule(mode):
+    options = methods.Options(rule_mode=mode, rule_settings={"csd.tau": 0.5, "easd.n": "7"})
+    built = methods.build_rule("csd+easd", options)
+    assert (built.decide.config.n, built.decide.config.mode) == (7, mode)
+    assert (built.decide.base.config.tau, built.decide.base.config.mode) == (0.5, mode)
+
+
+def test_off_leaves_the_rule_inside():
+    assert methods.build_rule("rejection+csd+easd", methods.Options(rule_mode="off")) is RULES["rejection"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..draft import Siblings
 from ..errors import InvalidRequest
-from ..methods import RULES, Options, parse
+from ..methods import Options, build_rule, parse
 from ..rules.walk import Rule
 from ..sampling import Random, SamplingParams
 from ..stats import Stats
@@ -68,7 +68,7 @@ def audit(
 
     At temperature 0 only the first. Raises IncompatibleRule before the first token if drafter and rule do not fit.
     """
-    rule = RULES[parse(method)[1]].build()
+    rule = build_rule(parse(method)[1], options, target=target)
     recorder = Recorder(rule, np.random.default_rng(plan.seed))
     sampled = [plan.params(i) for i in range(len(prompts))] if plan.temperature else []
     tell = _counted((3 if sampled else 2) * len(prompts) * plan.max_new_tokens, advance)

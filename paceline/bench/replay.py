@@ -79,7 +79,8 @@ def _draft(siblings: Siblings, children: list[int], logits: torch.Tensor | None)
 
 def _target(p: Vector) -> TargetProbs:
     """The law after the root, as the loop would hand it over."""
-    context = SimpleNamespace(tokens=[_ROOT], prompt_length=1, params=SamplingParams(temperature=1.0), eos_token_ids=frozenset[int]())
+    params, none = SamplingParams(temperature=1.0), frozenset[int]()
+    context = SimpleNamespace(tokens=[_ROOT], prompt_length=1, params=params, eos_token_ids=none, ledgers={})
     return TargetProbs(_logits(p), context, Tree.chain([_ROOT]))
 
 

@@ -104,6 +104,8 @@ def _row(job: Job, result: Decoded, prompts: Sequence[Prompt], others: float | N
             stats = result.stats[i]
             output |= {"rounds": stats.rounds, "accepted": stats.accepted, "depth_offered": stats.depth_offered, "nodes": stats.nodes}
             output["histogram"] = {str(kept): stats.histogram[kept] for kept in sorted(stats.histogram)}
+        if result.rules and result.rules[i]:
+            output["rules"] = result.rules[i]
         outputs.append(output)
     return {
         "repeat": job.repeat,

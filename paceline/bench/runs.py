@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .. import engine
 from ..clock import Clock
 from ..methods import build
+from ..rules import ledger
 from ..rules.walk import check_pairing
 from ..sequence import Sequence as Request
 from ..stats import Stats
@@ -35,6 +36,7 @@ class Decoded:
     draft_seconds: float = 0.0
     stats: list[Stats] = field(default_factory=list)
     prefill_seconds: float | None = None  # of target_seconds; None where it is not known
+    rules: list[dict[str, Any]] = field(default_factory=list)  # what lossy rules did, one per prompt
 
 
 class Run(Protocol):
@@ -88,6 +90,7 @@ class MethodRun:
             draft.seconds,
             [stats[id(s)] for s in seqs],
             target.prefill_seconds,
+            [ledger.summaries(s) for s in seqs],
         )
 
     def _request(self, tokens: list[int], limit: int) -> Request:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidRequest
 from ..heads.shipped import head_folder
+from ..lossy import of_method
 from ..methods import DRAFTERS, Options, check, reads
 from ..sampling import SamplingParams
 from ..targets.load import WEIGHTS
@@ -39,6 +40,10 @@ class Settings:
     repeat: int = 1
     shape: str | None = None  # for the methods that can draft in it
     head: str | None = None  # for method jetspec
+    rule_mode: str | None = None  # of the rules csd and easd, as the next three
+    memory: str | None = None
+    thresholds: str | None = None
+    rule_settings: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         for field in ("batch_size", "repeat"):
@@ -60,7 +65,10 @@ class Settings:
 
     def _check_options(self) -> None:
         read = {m: reads(m, self.shape) for m in self.methods}
-        for field in ("budget", "num_speculative_tokens", "shape", "head"):
+        for name in self.rule_settings or {}:
+            if not any(of_method(m, {name: ""}) for m in self.methods):
+                raise InvalidRequest(f"rule setting {name!r} is of no rule of {', '.join(self.methods)}; leave it out or add a method")
+        for field in ("budget", "num_speculative_tokens", "shape", "head", "rule_mode", "memory", "thresholds", "rule_settings"):
             value = getattr(self, field)
             if isinstance(value, int) and value < 1:
                 raise InvalidRequest(f"{field} is {value}; it must be at least 1")
@@ -84,7 +92,8 @@ class Settings:
 
     def options(self, method: str, draft_model: Any) -> Options:
         """What this method is told: of the settings, those that it reads."""
-        given = Options(self.num_speculative_tokens, self.budget, draft_model, self.shape, self.head)
+        lossy = self.rule_mode, self.memory, self.thresholds, of_method(method, self.rule_settings)
+        given = Options(self.num_speculative_tokens, self.budget, draft_model, self.shape, self.head, *lossy)
         return Options(**{name: getattr(given, name) for name in reads(method, self.shape)})
 
     def fingerprint(self, prompts: Sequence[Prompt], **more: Any) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from .. import __version__
 from ..errors import PacelineError
-from . import audit, bench, chat, doctor, export, generate, methods, train
+from . import audit, bench, calibrate, chat, doctor, evaluate, export, generate, methods, train
 from .console import fail
 
 app = typer.Typer(
@@ -26,9 +26,11 @@ app.command("chat")(chat.main)
 app.command("methods")(methods.main)
 app.command("bench")(bench.main)
 app.command("audit")(audit.main)
+app.command("eval")(evaluate.main)
 app.command("doctor")(doctor.main)
 app.command("export")(export.main)
 app.add_typer(train.app, name="train")
+app.add_typer(calibrate.app, name="calibrate")
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # typer gives it no public name
 

@@ -17,7 +17,7 @@ from ..bench.given import read_laws
 from ..bench.run import encode_all
 from ..bench.verdict import Advance
 from ..errors import InvalidRequest
-from ..methods import RULES, Options, check, parse
+from ..methods import Options, build_rule, check, parse
 from ..targets.hf import HFTarget
 from ..targets.load import check_same_tokenizer, load, load_draft, resolve
 from .common import EMBEDDED
@@ -35,7 +35,7 @@ def on_laws(file: Path, rule: str | None, width: int | None, given: Given, sizes
     parse(f"draft_model/{rule}")
     p, q = read_laws(file)
     with _Bars() as advance:
-        made = audit.audit_laws(RULES[rule].build(), p, q, width, advance=advance, **sizes)
+        made = audit.audit_laws(build_rule(rule), p, q, width, advance=advance, **sizes)
     return made | _about({"laws": file, "rule": rule, "width": width, **sizes}, None)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InvalidRequest
+from ..lossy import parsed
 from . import common, options
 from .console import Progress, quiet_transformers, stderr, write
 
@@ -61,6 +62,10 @@ def main(
     repeat: Repeat = 1,
     shape: options.Shape = None,
     head: options.Head = None,
+    rule_mode: options.RuleMode = None,
+    memory: options.Memory = None,
+    thresholds: options.Thresholds = None,
+    rule_settings: options.RuleSettings = None,
     json: Json = None,
 ) -> None:
     """Measure methods against plain decoding and Transformers, in one process and interleaved per prompt.
@@ -73,6 +78,7 @@ def main(
     settings = Settings(
         model, draft_model, draft_weights, _names(methods), _names(peers), None if prompts is None else str(prompts), limit, max_new_tokens,
         budget, num_speculative_tokens, dtype, batch_size, temperature, seed, repeat, shape, head,
+        rule_mode, memory, thresholds, parsed(rule_settings or []),
     )  # fmt: skip
     chosen = suites.choose(suites.read(prompts), limit)
     file = None if json in (None, "-") else Path(str(json))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import PacelineError
+from ..lossy import parsed
 from . import common, options
 from .console import Progress, fail, stderr, write
 
@@ -67,6 +68,11 @@ def main(
     budget: options.Budget = None,
     shape: options.Shape = None,
     head: options.Head = None,
+    rule: options.Rule = None,
+    rule_mode: options.RuleMode = None,
+    memory: options.Memory = None,
+    thresholds: options.Thresholds = None,
+    rule_settings: options.RuleSettings = None,
     max_new_tokens: options.MaxNewTokens = 512,
     temperature: options.Temperature = 0.0,
     top_p: options.TopP = None,
@@ -87,7 +93,8 @@ def main(
 ) -> None:
     """Talk with a model: one line is one turn. /reset starts over; /exit or Ctrl-D ends; Ctrl-C stops an answer."""
     models = common.Models(model, draft_model, dtype, device, revision, weights, draft_weights)
-    plan = common.Plan(method, num_speculative_tokens, budget, shape, head)
+    lossy = rule_mode, memory, thresholds, parsed(rule_settings or [])
+    plan = common.Plan(common.with_rule(method, rule), num_speculative_tokens, budget, shape, head, *lossy)
     common.check(models, plan, stream=stream, as_json=as_json)
     with Progress() as progress:
         progress("starting")

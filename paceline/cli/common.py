@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
 from ..heads.shipped import head_folder
-from ..methods import DRAFTERS, Options, parse
+from ..methods import DRAFTERS, RULES, Options, parse, split_rule
 from ..methods import check as check_options
 from .console import Progress, quiet_transformers
 
@@ -45,6 +46,15 @@ class Plan:
     budget: int | None
     shape: str | None = None
     head: str | None = None
+    rule_mode: str | None = None
+    memory: str | None = None
+    thresholds: str | None = None
+    rule_settings: Mapping[str, str] | None = None
+
+    @property
+    def lossy(self) -> dict[str, Any]:
+        """What lossy rules are told."""
+        return {name: getattr(self, name) for name in ("rule_mode", "memory", "thresholds", "rule_settings")}
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,15 @@ class Session:
     rule: Rule
     params: SamplingParams
     method: str
+
+
+def with_rule(method: str, rule: str | None) -> str:
+    """The method's name with `--rule`. Raises InvalidRequest if it names one already."""
+    if rule is None:
+        return method
+    if "/" in method:
+        raise InvalidRequest(f"--rule {rule} and --method {method} both name a rule; leave one of them out")
+    return f"{method}/{rule}"
 
 
 def read_prompt(prompt: str) -> str:
@@ -79,9 +98,10 @@ def as_text(read: str) -> str:
 
 def check(models: Models, plan: Plan, *, stream: bool | None, as_json: bool) -> None:
     """Raise InvalidRequest for an unknown method, and for options that are missing or would have no effect."""
-    drafters, _ = parse(plan.method)
-    options = Options(plan.num_speculative_tokens, plan.budget, models.draft_model, plan.shape, plan.head)
-    if idle := sorted(options.given() - frozenset().union(*(DRAFTERS[name].options for name in drafters))):
+    drafters, rule = parse(plan.method)
+    options = Options(plan.num_speculative_tokens, plan.budget, models.draft_model, plan.shape, plan.head, **plan.lossy)
+    entries = [*(DRAFTERS[name] for name in drafters), *(RULES[name] for name in split_rule(rule)[1])]
+    if idle := sorted(options.given() - frozenset().union(*(entry.options for entry in entries))):
         raise InvalidRequest(f"{_flags(idle)} no effect with method {plan.method}; leave it out or choose another --method")
     if "draft_model" in drafters and models.draft_model is None:
         raise InvalidRequest("method draft_model needs a draft model; give one with --draft-model")
@@ -152,9 +172,18 @@ def _flags(names: list[str]) -> str:
 def open_session(models: Models, plan: Plan, params: SamplingParams, progress: Progress) -> Session:
     """Load the models and build the method. Raises a PacelineError that says what is wrong."""
     from .. import api
-    from ..targets.load import load, load_draft, resolve
 
     quiet_transformers()
+    target, draft = load_models(models, progress)
+    told = plan.num_speculative_tokens, plan.budget, plan.shape, plan.head
+    drafter, rule = api.method_for(target, plan.method, draft, *told, **plan.lossy)
+    return Session(target, draft, drafter, rule, params, plan.method)
+
+
+def load_models(models: Models, progress: Progress) -> tuple[HFTarget, HFTarget | None]:
+    """The target, and the draft model if there is one. Raises a PacelineError that says what is wrong."""
+    from ..targets.load import load, load_draft, resolve
+
     for name in filter(None, (models.model, models.draft_model)):
         resolve(name, None, progress)  # a folder that is not there is known before anything is loaded
     target = load(
@@ -165,5 +194,4 @@ def open_session(models: Models, plan: Plan, params: SamplingParams, progress: P
         draft = load_draft(
             models.draft_model, dtype=models.dtype, device=models.device, weights=models.draft_weights or "auto", progress=progress
         )
-    drafter, rule = api.method_for(target, plan.method, draft, plan.num_speculative_tokens, plan.budget, plan.shape, plan.head)
-    return Session(target, draft, drafter, rule, params, plan.method)
+    return target, draft

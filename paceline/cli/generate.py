@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InvalidRequest
+from ..lossy import parsed
 from ..methods import parse
 from . import common, options
 from .console import Progress, write
@@ -29,6 +30,11 @@ def main(
     budget: options.Budget = None,
     shape: options.Shape = None,
     head: options.Head = None,
+    rule: options.Rule = None,
+    rule_mode: options.RuleMode = None,
+    memory: options.Memory = None,
+    thresholds: options.Thresholds = None,
+    rule_settings: options.RuleSettings = None,
     max_new_tokens: options.MaxNewTokens = 128,
     temperature: options.Temperature = 0.0,
     top_p: options.TopP = None,
@@ -50,7 +56,8 @@ def main(
 ) -> None:
     """Answer one prompt."""
     models = common.Models(model, draft_model, dtype, device, revision, weights, draft_weights)
-    plan = common.Plan(method, num_speculative_tokens, budget, shape, head)
+    lossy = rule_mode, memory, thresholds, parsed(rule_settings or [])
+    plan = common.Plan(common.with_rule(method, rule), num_speculative_tokens, budget, shape, head, *lossy)
     common.check(models, plan, stream=stream, as_json=as_json)
     if system is not None and not chat:
         raise InvalidRequest("--system has no effect with --raw; leave one of them out")

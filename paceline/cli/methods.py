@@ -28,7 +28,8 @@ def _table() -> dict[str, list[dict[str, Any]]]:
     rules = []
     for name, entry in RULES.items():
         rule = entry.build()
-        rules.append({"name": name, "help": entry.help, "lossless": rule.lossless, "needs": sorted(kind.value for kind in rule.needs)})
+        lossless = rule.lossless and not entry.wraps  # these are, as long as they only watch
+        rules.append({"name": name, "help": entry.help, "lossless": lossless, "needs": sorted(kind.value for kind in rule.needs)})
     return {
         "drafters": [{"name": name, "help": entry.help, "options": sorted(entry.options)} for name, entry in DRAFTERS.items()],
         "rules": rules,
@@ -48,5 +49,6 @@ def _print(found: dict[str, list[dict[str, Any]]]) -> None:
     console = Console(file=sys.stdout, markup=False, highlight=False)
     console.print(drafters, "", rules, "", sep="\n")
     console.print(
-        "A method is named drafter, drafter/rule or drafter+drafter (their trees are merged). The rule is match if none is named."
+        "A method is named drafter, drafter/rule or drafter+drafter (their trees are merged). The rule is match if none is named; "
+        "csd and easd go around another one, as in rejection+csd."
     )

@@ -18,6 +18,15 @@ Shape = Annotated[
     str | None,
     typer.Option(help="Of a draft model's tree, drawn or fixed as the rule needs: chain, chain:5, 2x3 (width, depth) or sequoia:0.6,0.2."),
 ]
+Rule = Annotated[str | None, typer.Option(help="Short for --method METHOD/RULE, as in --method draft_model --rule csd.")]
+RuleMode = Annotated[str | None, typer.Option(help="Of the lossy rules csd and easd: off, shadow (count, change nothing) or on.")]
+Memory = Annotated[str | None, typer.Option(help="Correction memory for rule csd, made by `paceline calibrate csd`.")]
+Thresholds = Annotated[
+    str | None, typer.Option(help="Thresholds for rule easd, made by `paceline calibrate easd`; without them it is in shadow.")
+]
+RuleSettings = Annotated[
+    list[str] | None, typer.Option(help="NAME=VALUE of csd or easd, as csd.tau=0.05 or easd.preset=published. Repeatable.")
+]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
 TopP = Annotated[float | None, typer.Option(help="Sample from the likeliest tokens up to this mass.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from ..lossy import rules_around
 from ..sequence import common_prefix
 from .common import Session
 from .console import stderr
@@ -25,6 +26,7 @@ def rows(session: Session, run: Run) -> Rows:
     count = len(run.completion.tokens)
     return [
         ("method", f"{session.method}, rule {session.rule.name}: {'lossless' if session.rule.lossless else 'LOSSY'}"),
+        *_altered(session, run),
         ("tokens", f"{count} in {run.target.forwards} target forwards"),
         (
             "mean acceptance length",
@@ -33,6 +35,25 @@ def rows(session: Session, run: Run) -> Rows:
         ("tokens per second", f"{run.tokens_per_second:.1f} = {count} / {run.seconds:.2f} s, prompt included"),
         ("time", ", ".join(f"{name} {part:.0%}" for name, part in share.items()) + _gpu_note(session)),
     ]
+
+
+def _altered(session: Session, run: Run) -> Rows:
+    """What the lossy rules did: how often, at which price, and why not more often."""
+    found: Rows = []
+    for name in rules_around(session.method):
+        one = run.completion.rules.get(name)
+        if one is None:
+            found.append((name, "nothing altered: there was nothing to decide"))
+            continue
+        count = max(one["altered"], one["would_alter"])
+        told = {"csd": f"rescued {count}", "easd": f"vetoed {count}"}[name] + f" of {len(run.completion.tokens)} tokens"
+        told = f"{'in shadow, would have ' if one['mode'] == 'shadow' else ''}{told} for {one['nats']:.2f} nats"
+        refused = ", ".join(f"{reason} {times}" for reason, times in sorted(one["refused"].items()))
+        found.append((name, told + (f"; refused: {refused}" if refused else "")))
+        spell = session.target.tokenizer.decode
+        if pairs := ", ".join(f"{spell([x])!r} for {spell([t])!r} {times}x" for x, t, times in one["pairs"][:5]):
+            found.append(("", pairs if name == "csd" else pairs.replace(" for ", " gave way to ")))
+    return found
 
 
 def compared(session: Session, run: Run, plain: Run) -> Rows:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import api, engine
 from ..clock import Clock
+from ..lossy import rules_around
 from ..methods import build
 from ..sequence import Sequence as Request
 from ..stats import Stats
@@ -98,7 +99,8 @@ def shower(progress: Progress, live: bool, doing: str = "decoding") -> Show:
 def record(session: Session, run: Run) -> dict[str, Any]:
     """What `--json` prints."""
     done, stats = run.completion, run.completion.stats
-    return {
+    lossy = {"altered": done.altered, "rules": done.rules} if rules_around(session.method) else {}
+    return lossy | {
         "text": done.text,
         "tokens": done.tokens,
         "finish_reason": done.finish_reason,

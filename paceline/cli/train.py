@@ -64,7 +64,7 @@ def jetspec(
     given = {
         "model": model,
         "seed": seed,
-        "data.prompts": _files(prompts) if prompts else None,
+        "data.prompts": prompt_files(prompts) if prompts else None,
         "data.limit": limit,
         "data.on_bad_line": on_bad_line,
         "length.steps": steps,
@@ -103,7 +103,7 @@ def need(*packages: str) -> None:
             raise PacelineError(f"training needs the package {package}, which is not installed; pip install 'paceline[train]'")
 
 
-def _files(paths: list[Path]) -> list[str]:
+def prompt_files(paths: list[Path]) -> list[str]:
     """A folder stands for the prompt files in it."""
     found: list[Path] = []
     for path in paths:

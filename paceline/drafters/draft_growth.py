@@ -6,6 +6,7 @@ Axes: M nodes of one forward, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 import torch
 
@@ -28,6 +29,7 @@ class Growth(ABC):
         self.tokens, self.parents = [fed[-1]], [-1]
         self.running = [0] if depth > 0 else []  # nodes in the next forward; empty when done
         self._ran = {0: len(fed) - 1}  # node -> scratch node
+        self._beliefs: dict[int, torch.Tensor] | None = None  # node -> (V,) logits, kept for a rule that reads them
         self._scratch_tokens, self._scratch_parents = list(fed), list(range(-1, len(fed) - 1))
 
     @abstractmethod
@@ -37,6 +39,18 @@ class Growth(ABC):
     @abstractmethod
     def draft(self) -> Draft:
         """What has become of it."""
+
+    def keep_beliefs(self) -> None:
+        """Let the draft say what the draft model thought at each node."""
+        self._beliefs = {}
+
+    def believe(self, node: int, row: torch.Tensor) -> None:
+        if self._beliefs is not None:
+            self._beliefs[node] = row
+
+    def beliefs(self, nodes: Iterable[int]) -> tuple[torch.Tensor | None, ...] | None:
+        """What was thought at these nodes, where that is kept."""
+        return None if self._beliefs is None else tuple(map(self._beliefs.get, nodes))
 
     def scratch(self) -> Tree:
         """The fed tokens and, below them, the nodes that ran or run next."""

@@ -52,6 +52,8 @@ class BestFirstGrowth(Growth):
             processed = [process(r, self.seq, self.path_tokens(n), custom=False) for n, r in zip(self.running, rows, strict=True)]
             rows = torch.stack(processed)
         rows = rows.float()
+        for node, row in zip(self.running, rows, strict=True):
+            self.believe(node, row)
         best = rows.topk(min(self.width, rows.shape[1]))
         scores = (best.values - rows.logsumexp(-1, keepdim=True)).tolist()
         new = [
@@ -78,7 +80,8 @@ class BestFirstGrowth(Growth):
         chosen = sorted(range(len(self.tokens)), key=lambda n: (-self.scores[n], n))[: self.budget]
         chosen.sort()
         index = {-1: -1} | {node: i for i, node in enumerate(chosen)}
-        return Draft(Tree(tuple(self.tokens[n] for n in chosen), tuple(index[self.parents[n]] for n in chosen)))
+        tree = Tree(tuple(self.tokens[n] for n in chosen), tuple(index[self.parents[n]] for n in chosen))
+        return Draft(tree, beliefs=self.beliefs(chosen))
 
 
 def _free(cache: Cache, states: dict[int, _State]) -> None:
@@ -101,6 +104,7 @@ class DraftModelDrafter:
         siblings: how children are chosen, as the rule needs it. Drawn ones follow the request's own settings. A greedy request has
             nothing to draw: it gets the likeliest children in the same shape.
         shape: of a drawn tree, None is a chain; also of a fixed one, which None lets grow.
+        keeps_beliefs: whether drafts say what the draft model thought at each node, for a rule that reads that (`Draft.beliefs`).
     """
 
     target_layer_ids: tuple[int, ...] = ()
@@ -117,8 +121,9 @@ class DraftModelDrafter:
         context: int | None = None,
         siblings: Siblings = Siblings.FIXED,
         shape: Shape | None = None,
+        keeps_beliefs: bool = False,
     ) -> None:
-        self.model, self.vocab_size, self.siblings = model, vocab_size, siblings
+        self.model, self.vocab_size, self.siblings, self.keeps_beliefs = model, vocab_size, siblings, keeps_beliefs
         self.shape = shape if shape or siblings is Siblings.FIXED else chain(num_speculative_tokens)
         self.depth = self.shape.depth if self.shape else min(num_speculative_tokens, budget - 1)
         self.budget = len(self.shape) if self.shape else budget
@@ -129,6 +134,9 @@ class DraftModelDrafter:
 
     def propose(self, seqs: Sequence[Request]) -> list[Draft]:
         growths = [self._begin(seq) for seq in seqs]
+        if self.keeps_beliefs:
+            for growth in growths:
+                growth.keep_beliefs()
         while live := [g for g in growths if g.running]:
             trees, states = [g.scratch() for g in live], [self._state(g.seq) for g in live]
             out = self.model.verify(trees, [s.slot for s in states])

@@ -46,6 +46,7 @@ class ShapedGrowth(Growth):
         row = process(row, self.seq, self.path_tokens(node), custom=False)
         if not bool(row.max().isfinite()):  # all banned, or a draft model that returns no numbers: nothing to propose here
             return []
+        self.believe(node, row)
         if self.siblings is Siblings.FIXED:
             return likeliest(row, count)
         row = stated(truncate(row, self.seq.params))
@@ -55,9 +56,11 @@ class ShapedGrowth(Growth):
 
     def draft(self) -> Draft:
         tree = Tree(tuple(self.tokens), tuple(self.parents))
+        beliefs = self.beliefs(range(len(tree)))
         if not self._logits:
-            return Draft(tree, self.siblings)
-        return Draft(tree, self.siblings, torch.stack(self._logits), tuple(self._rows.get(n, -1) for n in range(len(tree))))
+            return Draft(tree, self.siblings, beliefs=beliefs)
+        rows = tuple(self._rows.get(n, -1) for n in range(len(tree)))
+        return Draft(tree, self.siblings, torch.stack(self._logits), rows, beliefs=beliefs)
 
 
 def stated(row: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,7 @@ class Node:
     draft: Draft
     target_probs: TargetProbs
     index: int
+    vetoed: bool = False  # an outer rule forbids what was drafted here, so an inner one must not rescue it
 
     @property
     def children(self) -> tuple[int, ...]:
@@ -44,6 +45,11 @@ class Node:
 
     def token(self, child: int) -> int:
         return self.draft.tree.tokens[child]
+
+    @property
+    def position(self) -> int:
+        """Where in the sequence the token after this node will stand."""
+        return len(self.target_probs.context.tokens) + self.draft.tree.depth[self.index]
 
 
 Decide = Callable[[Node, Rng], Step]
@@ -61,7 +67,8 @@ class Rule:
 
     `needs` are the kinds of siblings for which the rule is what it says; `chain_only` rules want at most one child per node. A
     greedy request has a point mass for a law: there a lossless rule is target match, which keeps whichever child holds that token. A
-    rule that is something else there says so with `greedy`.
+    rule that is something else there says so with `greedy`. `reads_beliefs` rules need to know what the draft thought, also where the
+    request is greedy.
     """
 
     name: str
@@ -70,6 +77,7 @@ class Rule:
     lossless: bool
     chain_only: bool = False
     greedy: Decide = look_up
+    reads_beliefs: bool = False
 
     def __call__(self, draft: Draft, target_probs: TargetProbs, rng: Rng) -> Verdict:
         if target_probs.greedy:
@@ -97,6 +105,11 @@ def check_pairing(drafter: Drafter, rule: Rule) -> None:
             f"rule {rule.name} needs children drawn {wanted}, and {type(drafter).__name__} proposes {drafter.siblings.value} ones; "
             "use rule match, or a drafter that samples (draft_model)"
         )
+    if rule.reads_beliefs and not getattr(drafter, "keeps_beliefs", False):
+        raise IncompatibleRule(
+            f"rule {rule.name} compares the draft's own probabilities with the target's, and {type(drafter).__name__} hands none over; "
+            "use rule match, or build drafter and rule together with drafter draft_model"
+        )
 
 
 def check_draft(draft: Draft, rule: Rule) -> None:
@@ -105,3 +118,7 @@ def check_draft(draft: Draft, rule: Rule) -> None:
         raise IncompatibleRule(f"rule {rule.name} cannot verify {draft.siblings.value} children; use rule match")
     if rule.chain_only and not draft.tree.is_chain:
         raise IncompatibleRule(f"rule {rule.name} verifies chains only; draft one candidate per position, or use rule match")
+    if rule.reads_beliefs and draft.beliefs is None and len(draft.tree) > 1:
+        raise IncompatibleRule(
+            f"rule {rule.name} got a draft without the draft's own probabilities; use rule match, or drafter draft_model"
+        )

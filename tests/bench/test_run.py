@@ -132,7 +132,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> str:
     """A rule that says it is lossless and is not."""
     rule = replace(match, name="broken", decide=_wrong, greedy=_wrong)
     monkeypatch.setitem(methods.RULES, "broken", methods.Entry(lambda: rule, "wrong on purpose"))
-    return "none/broken"
+    return "lookup/broken"
 
 
 @pytest.mark.parametrize("peers", [(), ("transformers",)])

@@ -75,7 +75,7 @@ class World:
     params: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=1.0))
 
     def context(self, prefix: Prefix) -> Any:
-        return SimpleNamespace(tokens=[ROOT, *prefix], prompt_length=1, params=self.params, eos_token_ids=frozenset())
+        return SimpleNamespace(tokens=[ROOT, *prefix], prompt_length=1, params=self.params, eos_token_ids=frozenset(), ledgers={})
 
     def laws(self, prefix: Prefix, tree: Tree) -> TargetProbs:
         """The target's law after each node, as the loop makes it."""

@@ -1,0 +1,40 @@
+"""What a method may be told, and a line of the table of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a drafter may be told. None leaves the drafter's own default; an option that a method does not read is an error."""
+
+    num_speculative_tokens: int | None = None
+    budget: int | None = None
+    draft_model: Any = None  # a Target
+    shape: str | None = None  # of a draft model's tree, see `drafters.shapes.FORMS`
+    head: Any = None  # a head's folder, or a head
+    rule_mode: str | None = None  # of lossy rules: off, shadow or on
+    memory: Any = None  # of CSD: a file, a Memory or a SharedMemory
+    thresholds: Any = None  # of EASD: a file
+    rule_settings: Mapping[str, Any] | None = None  # of lossy rules, as {"csd.tau": 0.1}
+
+    def given(self) -> set[str]:
+        return {name for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the table. `siblings` are the kinds of children that a drafter can propose, by their names in `draft.Siblings`;
+    `beliefs` drafters can say what they thought; `wraps` rules go around another one; `page` is the one in docs/methods if it has
+    another name."""
+
+    build: Callable[..., Any]
+    help: str
+    options: frozenset[str] = frozenset()
+    siblings: tuple[str, ...] = ("FIXED",)
+    page: str | None = None
+    beliefs: bool = False
+    wraps: bool = False

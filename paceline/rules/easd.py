@@ -1,0 +1,187 @@
+"""EASD: a veto where draft and target agree without being sure (Su et al. 2025, arXiv 2512.23765). LOSSY: another output.
+
+Wrapped around any rule. At a node with children, with the laws of target and draft at temperature 1 (bans included, nothing cut off):
+
+    H_target > tau_target,  H_draft > tau_draft     Shannon entropies in nats, over the whole vocabulary
+    shared >= ceil(tau_overlap n)                   ids that are among the n likeliest of both
+
+If all hold, the drafted token x gets probability 0 and the target's law without x gives the next token; the block ends there. *High*
+overlap triggers. x is the node's first child, the one that a chain would have drafted, so that a node says the same in a tree. Behind the
+last drafted token nothing was drafted and nothing is tested, so the text depends on where blocks end.
+
+Greedy: the text changes only where x is the target's own token (a flip, to the second choice, at ln p1 / p2 nats); elsewhere the trigger
+forbids what the base rule would have rejected. Sampled: the trigger is tested first, as it depends on the context alone; x drawn from q
+gives the law sum over x of q(x) p(y) / (1 - p(x)), y != x, and a total variation of at most sum of q p.
+
+Guards, budgets and the cool-down are not in the paper: preset `published` has none.
+
+Axes: V vocabulary, n likeliest tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ..sampling import Rng
+from .easd_config import SAFE, EasdConfig
+from .ledger import Event, Ledger
+from .spelling import Spelling
+from .walk import Decide, Node, Rule, Step
+
+NAME = "easd"
+_GRAM = 3  # tokens before x that make it a copy if they stand before it elsewhere
+
+
+class Outlook(NamedTuple):
+    """How sure both are. `shared`, `top` and `ratio` (p1, p2 / p1 of the target) are there if they were asked for."""
+
+    target: float
+    draft: float
+    shared: int = 0
+    top: float = 1.0
+    ratio: float = 0.0
+
+
+def outlook(target: torch.Tensor, draft: torch.Tensor, n: int, *, above: tuple[float, float] = (-1.0, -1.0)) -> Outlook:
+    """Entropies and overlap of two rows of logits (V,), by one softmax each; the n likeliest are looked for only if both entropies
+    are above these."""
+    rows, probs, entropies = zip(*map(_entropy, (target, draft)), strict=True)
+    if not all(h > least for h, least in zip(entropies, above, strict=True)):
+        return Outlook(entropies[0], entropies[1])
+    ours, theirs = (row.topk(min(max(n, 2), len(row))) for row in rows)
+    shared = int((ours.indices[:n, None] == theirs.indices[:n]).sum())
+    ratio = float(ours.values[1].exp()) if len(ours.values) > 1 else 0.0
+    return Outlook(entropies[0], entropies[1], shared, float(probs[0][ours.indices[0]]), ratio)
+
+
+def _entropy(row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """The row (V,) with 0 as its largest number, its softmax, and H = lse - p z, where lse = -ln of the largest p."""
+    row = row if row.dtype == torch.float64 else row.float()
+    row = (row - row.max()).clamp_(min=-1e4)  # a banned token: exp is 0, and 0 times that too
+    probs = torch.softmax(row, 0)
+    return row, probs, float(-probs.max().log() - probs.dot(row))
+
+
+@dataclass
+class Watch(Ledger):
+    """A request's ledger; `readings` are kept for a calibration: (H_target, H_draft, shared, p1, p2 / p1, x is the target's token)."""
+
+    readings: list[tuple[float, float, int, float, float, bool]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Veto:
+    """A rule's decision, unless the draft is vetoed."""
+
+    base: Decide
+    config: EasdConfig
+    spelling: Spelling
+
+    def __call__(self, node: Node, rng: Rng) -> Step:
+        beliefs = node.draft.beliefs
+        belief = beliefs[node.index] if node.children and beliefs is not None else None
+        if belief is None:
+            return self.base(node, rng)
+        context: Any = node.target_probs.context
+        watch = self._watch(context)
+        if not self._triggered(node, belief, watch):
+            return self.base(node, rng)
+        greedy, x = node.target_probs.greedy, node.token(node.children[0])
+        scores = node.target_probs.scores(node.index)
+        best = int(scores.argmax())
+        if greedy and x != best:  # forbidden and rejected anyway
+            if (guard := self._guard(node, x, best, watch)) is not None:
+                watch.seen[f"no-op, guard:{guard}"] += 1
+                return self.base(node, rng)
+            watch.seen["no-op"] += 1
+            return self.base(dataclasses.replace(node, vetoed=True) if self.config.mode == "on" else node, rng)
+        event, law = self._event(node, x, scores, watch)
+        watch.add(event)
+        if event.refusal is not None or self.config.mode != "on":
+            return self.base(node, rng)
+        return Step(None, event.target if greedy else rng.pick(law))
+
+    def _watch(self, context: Any) -> Watch:
+        if NAME not in context.ledgers:
+            budgets = self.config.max_nats, self.config.max_nats_per_1k
+            context.ledgers[NAME] = Watch(self.config.mode, *budgets, readings=[] if self.config.record else None)
+        watch: Watch = context.ledgers[NAME]
+        return watch
+
+    def _triggered(self, node: Node, belief: torch.Tensor, watch: Watch) -> bool:
+        """All conditions on the context, each counted."""
+        config, scores = self.config, node.target_probs.scores(node.index)
+        least = (-1.0, -1.0) if self.config.record else (config.tau_target, config.tau_draft)
+        seen = outlook(scores, belief.to(scores.device), config.n, above=least)
+        sure = seen.target <= config.tau_target, seen.draft <= config.tau_draft
+        agreed = seen.shared >= config.least_shared
+        watch.seen.update(scanned=1, target_unsure=not sure[0], draft_unsure=not sure[1], both_unsure=not any(sure))
+        if watch.readings is not None:
+            watch.readings.append((*seen, node.token(node.children[0]) == int(scores.argmax())))
+        if any(sure) or not agreed:
+            return False
+        watch.seen["triggered"] += 1
+        if seen.top > config.max_top or seen.ratio < config.min_ratio:
+            watch.seen["guard:likely" if seen.top > config.max_top else "guard:ratio"] += 1
+            return False
+        return True
+
+    def _event(self, node: Node, x: int, scores: torch.Tensor, watch: Watch) -> tuple[Event, torch.Tensor]:
+        """A flip (greedy) or a veto (sampled), with the law (V,) that replaces the target's."""
+        laws = node.target_probs
+        without = (scores if laws.greedy else laws.row(node.index)).clone()
+        without[x] = -math.inf if laws.greedy else 0
+        other = int(without.argmax())
+        if laws.greedy:
+            forced, nats, moved = bool(without[other] == -math.inf), float(scores[x] - scores[other]), 0.0
+        else:
+            moved = float(laws.row(node.index)[x])
+            forced = float(without[other]) == 0
+            nats = 0.0 if forced else -math.log1p(-min(moved, 1 - 1e-12))
+        if forced:
+            refusal: str | None = "guard:forced"
+        elif (guard := self._guard(node, x, other, watch)) is not None:
+            refusal = f"guard:{guard}"
+        else:
+            refusal = None if watch.affords(nats, laws.context) else "budget"  # type: ignore[arg-type]
+        return Event(node.position, x, other, nats, moved, refusal), without
+
+    def _guard(self, node: Node, x: int, other: int, watch: Watch) -> str | None:
+        """What speaks against a veto; of the replacement, the likeliest one is looked at."""
+        config = self.config
+        if config.cooldown and watch.acted and node.position - watch.acted[-1] < config.cooldown:
+            return "cooldown"
+        if not config.guards:
+            return None
+        if x in self.spelling.special or other in self.spelling.special:
+            return "special"
+        if self.spelling.same_surface(x, other):
+            return "surface"
+        return "copied" if _copied(node, x) else None
+
+
+def _copied(node: Node, x: int) -> bool:
+    """Whether x goes on with what followed the same last tokens before."""
+    tree = node.draft.tree
+    tokens = [*node.target_probs.context.tokens, *(tree.tokens[n] for n in tree.path(node.index)[1:])]
+    gram = [*tokens[-_GRAM:], x]
+    return len(tokens) >= _GRAM and any(tokens[i : i + _GRAM + 1] == gram for i in range(len(tokens) - _GRAM))
+
+
+def easd(base: Rule, config: EasdConfig = SAFE, spelling: Spelling | None = None) -> Rule:
+    """The base rule with a veto; the base rule itself if the mode is off. With CSD inside, a veto beats a rescue.
+
+    Drafters must hand over what they believed (`Draft.beliefs`).
+    """
+    if config.mode == "off":
+        return base
+    vetoes = (Veto(decide, config, spelling or Spelling()) for decide in (base.decide, base.greedy))
+    decide, greedy = vetoes
+    name = NAME if base.name == "match" else f"{base.name}+{NAME}"
+    lossless = base.lossless and config.mode == "shadow"
+    return dataclasses.replace(base, name=name, decide=decide, greedy=greedy, lossless=lossless, reads_beliefs=True)
