@@ -73,7 +73,7 @@ class Watch:
     roots: list[dict[str, float]] = field(default_factory=list)  # acceptance by rule at the root, and the bound
 
     def __post_init__(self) -> None:
-        self.needs, self.chain_only, self.name = self.rules[0].needs, False, self.rules[0].name
+        self.needs, self.chain_only, self.name, self.reads_beliefs = self.rules[0].needs, False, self.rules[0].name, False
 
     def __call__(self, draft: Draft, probs: TargetProbs, rng: Rng) -> Verdict:
         began = time.perf_counter()
