@@ -15,14 +15,15 @@ class Clock:
         self.seconds, self.forwards, self.prefills = 0.0, 0, 0
         self.prefill_seconds = 0.0  # of `seconds`
 
-    def _timed(self, run: Callable[..., Any], counter: str) -> Callable[..., Any]:
-        def call(**arguments: Any) -> Any:
+    def _timed(self, run: Callable[..., Any], counter: str | None) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
             began = time.perf_counter()
-            out = run(**arguments)
+            out = run(*arguments, **named)
             seconds = time.perf_counter() - began
             self.seconds += seconds
             self.prefill_seconds += seconds if counter == "prefills" else 0
-            setattr(self, counter, getattr(self, counter) + 1)
+            if counter is not None:
+                setattr(self, counter, getattr(self, counter) + 1)
             return out
 
         return call
@@ -39,3 +40,20 @@ class Clock:
             yield self
         finally:
             target.full, target.base = full, base
+
+    @contextmanager
+    def watching_heads(self, drafter: Any) -> Iterator[Clock]:
+        """Time the heads that a drafter or a part of it asks, until the block ends: a draft is a forward; reading features is no forward
+        of its own."""
+        heads = [d.head for d in (drafter, *getattr(drafter, "drafters", ())) if hasattr(d, "head")]
+        for head in heads:
+            head.draft, head.fuse, head.context_kv = (
+                self._timed(head.draft, "forwards"),
+                self._timed(head.fuse, None),
+                self._timed(head.context_kv, None),
+            )
+        try:
+            yield self
+        finally:
+            for head in heads:
+                del head.draft, head.fuse, head.context_kv  # what covers the head's own

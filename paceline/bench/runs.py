@@ -75,7 +75,7 @@ class MethodRun:
         seqs = [self._request(tokens, limit) for tokens, limit in zip(prompts, limits, strict=True)]
         stats = {id(s): Stats() for s in seqs}
         target, draft = Clock(), Clock()
-        with target.watching(self._target), draft.watching(self._draft):
+        with target.watching(self._target), draft.watching(self._draft), draft.watching_heads(drafter):
             began = time.perf_counter()
             for round_ in engine.stream(self._target, drafter, rule, seqs, self.batch_size):
                 stats[id(round_.sequence)].add(round_)

@@ -36,7 +36,7 @@ class Run:
 
     @property
     def time_share(self) -> dict[str, float]:
-        """Parts of the time in forwards of the target, in those of the draft model, and elsewhere."""
+        """Parts of the time in forwards of the target, in those of a draft model or a head, and elsewhere."""
         target, draft = self.target.seconds / self.seconds, self.draft.seconds / self.seconds
         return {"target": target, "draft": draft, "other": max(0.0, 1 - target - draft)}
 
@@ -46,7 +46,7 @@ def decode(session: Session, seq: Request, show: Show, stopped: Callable[[], boo
     stats, ours, theirs = Stats(), Clock(), Clock()
     shown = 0
     began = time.perf_counter()
-    with ours.watching(session.target), theirs.watching(session.draft):
+    with ours.watching(session.target), theirs.watching(session.draft), theirs.watching_heads(session.drafter):
         for piece, round_ in api.stream(session.target, seq, session.drafter, session.rule):
             stats.add(round_)
             show(piece, stats.tokens)

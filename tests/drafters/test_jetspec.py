@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from paceline import engine, methods
+from paceline.clock import Clock
 from paceline.cost import CostCurve
 from paceline.draft import Siblings
 from paceline.drafters.jetspec import JetSpecDrafter
 from paceline.drafters.merge import MergedDrafter
+from paceline.drafters.none import NoDrafter
 from paceline.errors import InvalidRequest
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
@@ -222,3 +224,16 @@ def test_the_default_budget_follows_the_measured_cost():
 def test_a_given_budget_is_kept_whatever_it_costs():
     own, _ = methods.build("jetspec", tiny.target(), methods.Options(head=taught_head(), budget=7))
     assert (own.budget, own.cost) == (7, None)
+
+
+def test_a_clock_counts_the_drafts_of_a_head_that_is_part_of_a_merged_drafter():
+    target, clock = tiny.target(), Clock()
+    head = taught_head()
+    drafts = []
+    merged = MergedDrafter([NoDrafter(), JetSpecDrafter(head, budget=6)], 6)
+    seq = matrix.request(matrix.PROMPTS["short"], 9)
+    with clock.watching_heads(merged):
+        for round_ in engine.stream(target, merged, match, [seq]):
+            drafts.append(len(round_.draft.tree) > 1)
+    assert (clock.forwards, clock.seconds > 0) == (sum(drafts), True)
+    assert "draft" not in vars(head), "the head is as it was"
