@@ -27,7 +27,7 @@ def in_the_rule(patch, call: int):
             raise Pressed
         return match(draft, probs, rng)
 
-    rule.needs, rule.chain_only = match.needs, False
+    rule.needs, rule.chain_only, rule.reads_beliefs = match.needs, False, False
     return rule
 
 

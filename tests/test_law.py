@@ -114,7 +114,7 @@ def test_a_rule_that_always_accepts_fails_the_same_test(exact):
         verdict = match(draft, probs, rng)
         return type(verdict)([0, 1], verdict.token) if len(draft.tree) > 1 and rng.coin(0.1) else verdict
 
-    greedy_first.needs, greedy_first.chain_only = match.needs, False
+    greedy_first.needs, greedy_first.chain_only, greedy_first.reads_beliefs = match.needs, False, False
     p = p_value(draws(target, Scripted(lambda seq: [likeliest][: seq.room - 1]), greedy_first)[0], exact)
     assert p < ALPHA, f"the test has no power: p = {p:.2e}"
 
