@@ -23,11 +23,13 @@ PROMPTS = [
 @pytest.mark.slow
 def test_twenty_steps_from_nothing_to_a_head_that_drafts(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
-    rows = [{"id": f"{i}-{n}", "task": "smoke", "turns": [f"{text} ({n})"]} for i, text in enumerate(PROMPTS) for n in range(12)]
+    rows = [{"id": f"{i}-{n}", "task": "smoke", "turns": [f"{text} ({n})"]} for i, text in enumerate(PROMPTS) for n in range(6)]
     prompts.write_text("".join(json.dumps(r) + "\n" for r in rows))
     out = tmp_path / "run"
     began = time.monotonic()
     command = ["train", "jetspec", "--model", "smollm2", "--prompts", str(prompts), "--steps", "20", "--out", str(out)]
+    for small in ("answers.max_new_tokens=64", "evaluation.max_new_tokens=32", "head.draft_vocab_size=2048"):
+        command += ["--set", small]
     done = subprocess.run([sys.executable, "-m", "paceline.cli", *command], capture_output=True, text=True, timeout=900, check=False)
     seconds = time.monotonic() - began
     assert done.returncode == 0, done.stderr[-1000:]
