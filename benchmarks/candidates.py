@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,18 +218,13 @@ def main() -> None:
                         f"{line['milliseconds_per_decision']:.1f} ms per decision ({time.perf_counter() - began:.0f} s)",
                         flush=True,
                     )
-    commit, dirty = environment.commit()
     report = {
         "lines": [line for row in rows for line in summarise(row)],
         "settings": {k: environment.scrub(str(v)) for k, v in vars(chosen).items()}
         | {"tasks": TASKS, "shapes": SHAPES, "batch_size": len(seqs)},
         "dtype": str(target.dtype).removeprefix("torch."),
         "prompts": [p.id for p in prompts],
-        "versions": environment.versions(),
-        "hardware": environment.hardware(target.device),
-        "commit": commit,
-        "uncommitted_changes": dirty,
-        "command": "python benchmarks/candidates.py" + environment.command(sys.argv).removeprefix("paceline bench"),
+        **environment.provenance(environment.typed_as("python", "benchmarks/candidates.py"), target.device),
     }
     chosen.out.write_text(json.dumps(report) + "\n")
 

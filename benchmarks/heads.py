@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,17 +183,12 @@ def main() -> None:
             check(target, build, texts[: chosen.check], chosen.max_new_tokens, layer_ids)
         lines.append(name | replay(build(), texts, layer_ids).figures(texts))
         print(name, round(lines[-1]["mean_acceptance_length"], 3), lines[-1]["by_task"], flush=True)
-    commit, dirty = environment.commit()
     report = {
         "lines": lines,
         "settings": {k: environment.scrub(str(v)) for k, v in vars(chosen).items()},
         "dtype": "float32",
         "prompts": [t.id for t in texts],
-        "versions": environment.versions(),
-        "hardware": environment.hardware(target.device),
-        "commit": commit,
-        "uncommitted_changes": dirty,
-        "command": "python benchmarks/heads.py" + environment.command(sys.argv).removeprefix("paceline bench"),
+        **environment.provenance(environment.typed_as("python", "benchmarks/heads.py"), target.device),
     }
     chosen.out.write_text(json.dumps(report) + "\n")
 

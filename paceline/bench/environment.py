@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -72,6 +73,17 @@ def _cpu() -> str:
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor() or platform.machine()
     )
+
+
+def provenance(typed: str, device: torch.device) -> dict[str, Any]:
+    """What a result file says of its making; `typed` is the command line (see `typed_as`)."""
+    found, dirty = commit()
+    return {"versions": versions(), "commit": found, "uncommitted_changes": dirty, "hardware": hardware(device), "command": typed}
+
+
+def typed_as(*program: str) -> str:
+    """This process' command line, as it could be typed again in the same folder, with these words for the program."""
+    return scrub(shlex.join([*program, *sys.argv[1:]]))
 
 
 def command(argv: Sequence[str]) -> str:

@@ -33,7 +33,6 @@ def build(lineup: Lineup, settings: Settings, prompts: Sequence[Prompt], encoded
     lines = [_line(run, settings, by_run) for run in ran]
     differences = _equality(lineup, settings, lines, by_run, {p.id: e for p, e in zip(prompts, encoded, strict=True)})
     lines += [_skipped(name, why) for name, why in lineup.skipped.items()]
-    found, dirty = environment.commit()
     chosen = dataclasses.asdict(settings)
     for field in ("model", "draft_model", "prompts"):
         chosen[field] = environment.scrub(chosen[field]) if chosen[field] else chosen[field]
@@ -42,12 +41,8 @@ def build(lineup: Lineup, settings: Settings, prompts: Sequence[Prompt], encoded
         "settings": chosen | {"dtype": str(lineup.target.dtype).removeprefix("torch."), "chat_template": True, "turns": 1},
         "remarks": remarks(lines),
         "formulas": summary.FORMULAS,
-        "versions": environment.versions(),
-        "commit": found,
-        "uncommitted_changes": dirty,
         "memory": {"peak_rss_mb": peak_rss_mb(), "peak_rss_mb_after_loading_without_peers": lineup.loading_peak_mb},
-        "hardware": environment.hardware(lineup.target.device),
-        "command": environment.command(sys.argv),
+        **environment.provenance(environment.command(sys.argv), lineup.target.device),
         "prompts": [p.id for p in prompts],
         "differences": differences,
         "rows": list(rows),

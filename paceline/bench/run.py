@@ -21,13 +21,13 @@ WARM_UP_TOKENS = 8
 BATCHES = 3  # prompts of a group, in batches: as one prompt of a batch ends, the next of the group joins
 
 
-def encode_all(target: HFTarget, prompts: Sequence[Prompt]) -> list[list[int]]:
-    """Token ids of each first turn in the chat template. Raises InvalidRequest naming a prompt that does not fit the context."""
-    encoded = [api.encode(target, p.turns[0]) for p in prompts]
+def encode_all(target: HFTarget, prompts: Sequence[Prompt], *, chat: bool = True, called: str = "prompt") -> list[list[int]]:
+    """Token ids of each first turn, in the chat template or raw. Raises InvalidRequest naming a prompt that does not fit the context."""
+    encoded = [api.encode(target, p.turns[0], chat) for p in prompts]
     for prompt, tokens in zip(prompts, encoded, strict=True):
         if target.max_length is not None and len(tokens) >= target.max_length:
             raise InvalidRequest(
-                f"prompt {prompt.id} has {len(tokens)} tokens and the context of {target.name} is {target.max_length}; "
+                f"{called} {prompt.id} has {len(tokens)} tokens and the context of {target.name} is {target.max_length}; "
                 "take it out of the prompts file"
             )
     return encoded

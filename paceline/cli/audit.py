@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 
 from ..errors import InvalidRequest, PacelineError
 from . import common, options
-from .console import write
+from .console import report_file, tables, write
 
 if TYPE_CHECKING:
     from ..bench.audit import Report
@@ -60,9 +59,7 @@ def main(
         raise PacelineError("the audit needs scipy; pip install 'paceline[bench]'")
     from . import auditing
 
-    file = None if json in (None, "-") else Path(str(json))
-    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise InvalidRequest(f"--json {file} is no file in a folder that exists; make the folder first, or give another name")
+    file = report_file(json)
     decoding = {
         "model": model, "draft_model": draft_model, "method": method, "temperature": temperature, "top_p": top_p, "top_k": top_k,
         "shape": shape, "prompts": prompts, "limit": limit, "max_new_tokens": max_new_tokens, "dtype": dtype,
@@ -81,14 +78,10 @@ def main(
 
 
 def _publish(made: Report, file: Path | None, to_stdout: bool) -> None:
-    from rich.console import Console
-
     from ..bench import report
     from ..bench.audit_table import show
 
-    console = Console(file=sys.stderr if to_stdout else sys.stdout, markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(file=console.file, width=160, markup=False, highlight=False, emoji=False)
+    console = tables(on_stderr=to_stdout, width=160)
     show(made, console)
     if to_stdout:
         write(report.as_json(made) + "\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -105,7 +103,7 @@ def _about(settings: Given, target: HFTarget | None) -> Report:
     if target is not None:
         shown["dtype"] = str(target.dtype).removeprefix("torch.")
         made["hardware"] = environment.hardware(target.device)
-    return made | {"command": environment.scrub(shlex.join(["paceline", *sys.argv[1:]]))}
+    return made | {"command": environment.typed_as("paceline")}
 
 
 class _Bars:

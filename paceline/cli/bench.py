@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import InvalidRequest
 from ..lossy import parsed
 from . import common, options
-from .console import Progress, quiet_transformers, stderr, write
+from .console import Progress, bars, publish, quiet_transformers, report_file, stderr
 
 if TYPE_CHECKING:
     from ..bench.journal import Journal
@@ -74,6 +72,7 @@ def main(
     """
     from ..bench import suites
     from ..bench.settings import Settings
+    from ..bench.table import show
 
     settings = Settings(
         model, draft_model, draft_weights, _names(methods), _names(peers), None if prompts is None else str(prompts), limit, max_new_tokens,
@@ -81,11 +80,8 @@ def main(
         rule_mode, memory, thresholds, parsed(rule_settings or []),
     )  # fmt: skip
     chosen = suites.choose(suites.read(prompts), limit)
-    file = None if json in (None, "-") else Path(str(json))
-    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise InvalidRequest(f"--json {file} is no file in a folder that exists; make the folder first, or give another name")
-    report = _measure(settings, chosen, file)
-    _publish(report, file, to_stdout=json == "-")
+    file = report_file(json)
+    publish(_measure(settings, chosen, file), show, file, to_stdout=json == "-")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -113,33 +109,13 @@ def _measure(settings: Settings, prompts: list[Prompt], file: Path | None) -> Re
 
 
 def _decode_all(lineup: Lineup, settings: Settings, prompts: list[Prompt], encoded: list[list[int]], journal: Journal) -> None:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
     from ..bench import run
 
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     total = sum(1 for _ in run.jobs(lineup.runs, len(prompts), settings.batch_size, settings.repeat))
-    with Bar(*columns, console=stderr(), refresh_per_second=1, transient=True) as bar:  # seldom: decoding needs the processor
+    with bars() as bar:
         task = bar.add_task("decoding", total=total)
 
         def advance(job: run.Job) -> None:
             bar.update(task, advance=1, description=job.run.name)
 
         run.run_all(lineup, settings, prompts, encoded, journal, advance)
-
-
-def _publish(report: Report, file: Path | None, to_stdout: bool) -> None:
-    from rich.console import Console
-
-    from ..bench.report import as_json
-    from ..bench.table import show
-
-    console = Console(file=sys.stderr if to_stdout else sys.stdout, markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(file=console.file, width=200, markup=False, highlight=False, emoji=False)
-    show(report, console)
-    if to_stdout:
-        write(as_json(report) + "\n")
-    elif file is not None:
-        console.print(f"written to {file}")

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ..errors import InvalidRequest
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bars
     from rich.status import Status
+
+    from ..bench.report import Report
 
 
 def stderr() -> Console:
@@ -17,6 +24,45 @@ def stderr() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+
+def tables(*, on_stderr: bool, width: int) -> Console:
+    """A console for reports, on stdout or, where that is for JSON, on stderr; so wide where there is no terminal."""
+    from rich.console import Console
+
+    console = Console(file=sys.stderr if on_stderr else sys.stdout, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(file=console.file, width=width, markup=False, highlight=False, emoji=False)
+    return console
+
+
+def report_file(json: str | None) -> Path | None:
+    """The file that --json names; None without one and for -, which is stdout. Raises InvalidRequest where it cannot be."""
+    file = None if json in (None, "-") else Path(str(json))
+    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        raise InvalidRequest(f"--json {file} is no file in a folder that exists; make the folder first, or give another name")
+    return file
+
+
+def publish(made: Report, show: Callable[[Report, Console], object], file: Path | None, *, to_stdout: bool) -> None:
+    """Show a report as tables, then give its line of JSON to stdout or say in which file it is already."""
+    console = tables(on_stderr=to_stdout, width=200)
+    show(made, console)
+    if to_stdout:
+        from ..bench.report import as_json
+
+        write(as_json(made) + "\n")
+    elif file is not None:
+        console.print(f"written to {file}")
+
+
+def bars() -> Bars:
+    """Bars for counted work, on stderr while their block runs."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Bars(*columns, console=stderr(), refresh_per_second=1, transient=True)  # seldom: decoding needs the processor
 
 
 def fail(message: str) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import InvalidRequest
 from ..lossy import parsed
 from . import common, options
 from .bench import Methods
-from .console import Progress, quiet_transformers, stderr, write
+from .console import Progress, bars, publish, quiet_transformers, report_file, stderr
 
 if TYPE_CHECKING:
     from ..bench.journal import Journal
@@ -83,10 +81,10 @@ def main(
         shape=shape, head=head, rule_mode=rule_mode, memory=memory, thresholds=thresholds, rule_settings=parsed(rule_settings or []),
     )  # fmt: skip
     plan = Plan(task, settings, hub=hub, chat=chat, on_bad_line=on_bad_line)
-    file = None if json in (None, "-") else Path(str(json))
-    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise InvalidRequest(f"--json {file} is no file in a folder that exists; make the folder first, or give another name")
-    _publish(_evaluate(plan, file), file, to_stdout=json == "-")
+    file = report_file(json)
+    from ..quality.table import show
+
+    publish(_evaluate(plan, file), show, file, to_stdout=json == "-")
 
 
 def _evaluate(plan: Plan, file: Path | None) -> Report:
@@ -108,17 +106,13 @@ def _evaluate(plan: Plan, file: Path | None) -> Report:
 
 
 def _answer(plan: Plan, chosen: list[Problem], journal: Journal) -> tuple[Lineup, Grades]:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
     from ..bench.lineup import load_models
     from ..quality import evaluate
 
     quiet_transformers()
     with Progress() as say:
         models = load_models(plan.settings, say)
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Bar(*columns, console=stderr(), refresh_per_second=1, transient=True) as bar:  # seldom: decoding needs the processor
+    with bars() as bar:
         tasks = {name: bar.add_task(name, total=None) for name in ("decoding", "grading")}
 
         def advance(doing: str, done: int, of: int) -> None:
@@ -127,19 +121,3 @@ def _answer(plan: Plan, chosen: list[Problem], journal: Journal) -> tuple[Lineup
         lineup = evaluate.decode_all(plan, models, chosen, journal, advance)
         answers = evaluate.texts(journal.rows, models[0])
         return lineup, evaluate.grade_all(plan, chosen, answers, advance)
-
-
-def _publish(report: Report, file: Path | None, to_stdout: bool) -> None:
-    from rich.console import Console
-
-    from ..bench.report import as_json
-    from ..quality.table import show
-
-    console = Console(file=sys.stderr if to_stdout else sys.stdout, markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(file=console.file, width=200, markup=False, highlight=False, emoji=False)
-    show(report, console)
-    if to_stdout:
-        write(as_json(report) + "\n")
-    elif file is not None:
-        console.print(f"written to {file}")

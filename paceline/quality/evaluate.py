@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .. import api
+from ..bench import run
 from ..bench.journal import Journal, Row
 from ..bench.lineup import Lineup
 from ..bench.run import Job, jobs, run_all
 from ..bench.runs import MethodRun
-from ..errors import InvalidRequest
 from ..sequence import Sequence as Request
 from ..targets.hf import HFTarget
 from .plan import Plan, prompts_of
@@ -43,14 +42,7 @@ class SeededRun(MethodRun):
 
 def encode_all(target: HFTarget, plan: Plan, chosen: Sequence[Problem]) -> list[list[int]]:
     """Token ids of each prompt. Raises InvalidRequest naming a problem that does not fit the context."""
-    encoded = [api.encode(target, p.turns[0], plan.chat) for p in prompts_of(plan, chosen)]
-    for problem, tokens in zip(chosen, encoded, strict=True):
-        if target.max_length is not None and len(tokens) >= target.max_length:
-            raise InvalidRequest(
-                f"problem {problem.id} has {len(tokens)} tokens and the context of {target.name} is {target.max_length}; "
-                "take it out of the prompts file"
-            )
-    return encoded
+    return run.encode_all(target, prompts_of(plan, chosen), chat=plan.chat, called="problem")
 
 
 def decode_all(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -80,7 +78,6 @@ def _grade(grade: Any) -> Report:
 
 def _about(plan: Plan, lineup: Lineup) -> Report:
     """Settings, versions, commit, hardware and command, as the bench has them."""
-    found, dirty = environment.commit()
     settings = {k: v for k, v in dataclasses.asdict(plan.settings).items() if k not in ("peers", "repeat")}
     for field in ("model", "draft_model", "prompts", "head", "memory", "thresholds"):
         settings[field] = environment.scrub(settings[field]) if settings[field] else settings[field]
@@ -88,11 +85,7 @@ def _about(plan: Plan, lineup: Lineup) -> Report:
     return {
         "settings": settings | {"task": plan.task, "hub": plan.hub, "chat": plan.chat, "on_bad_line": plan.on_bad_line, "dtype": dtype},
         "prompt": plan.kind.prompt("{question}", plan.chat),
-        "versions": environment.versions(),
-        "commit": found,
-        "uncommitted_changes": dirty,
-        "hardware": environment.hardware(lineup.target.device),
-        "command": environment.scrub(shlex.join(["paceline", *sys.argv[1:]])),
+        **environment.provenance(environment.typed_as("paceline"), lineup.target.device),
     }
 
 

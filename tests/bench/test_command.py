@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline.bench import environment
-from paceline.bench.runs import Decoded, MethodRun
 
 from .conftest import Bench
+from .interrupt import interrupt_after
 
 FIELDS = {"method", "rule", "lossless", "tokens", "seconds", "target_forwards", "mean_acceptance_length", "time_share"}
 FIELDS |= {"speedup_vs_none", "speedup_vs_transformers", "identical", "of"}
@@ -64,20 +63,6 @@ def test_a_file_holds_the_report_and_nothing_else_is_left(bench: Bench, tmp_path
     assert os.listdir(folder) == ["report.json"]
     assert len(strict((folder / "report.json").read_text())["rows"]) == 4
     assert out.rstrip().endswith(f"written to {folder / 'report.json'}")
-
-
-def interrupt_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Ctrl-C at this decode. Returns how to undo it."""
-    right, seen = MethodRun.decode, []
-
-    def decode(self: MethodRun, prompts: Sequence[list[int]], limits: Sequence[int]) -> Decoded:
-        seen.append(self.name)
-        if len(seen) > calls:
-            raise KeyboardInterrupt
-        return right(self, prompts, limits)
-
-    monkeypatch.setattr(MethodRun, "decode", decode)
-    return lambda: monkeypatch.setattr(MethodRun, "decode", right)
 
 
 def test_the_same_command_goes_on_after_an_interruption(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline.bench.runs import Decoded, MethodRun
 from paceline.quality import figures, score
 from paceline.quality.tasks import TASKS
 
+from ..bench.interrupt import interrupt_after
 from .conftest import LENGTH, QUESTIONS, Eval, rows, write
 
 METHODS = "none,lookup,draft_model"
@@ -121,20 +121,6 @@ def test_a_method_of_ours_is_named_with_its_rule_and_told_to_be_lossy(evaluate: 
 def test_raw_prompts_have_no_template(evaluate: Eval) -> None:
     _, out, _ = evaluate("--methods", "none", "--limit", "1", "--raw", "--json", "-")
     assert strict(out)["prompt"] == "Question: {question}\nAnswer:"
-
-
-def interrupt_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Ctrl-C at this decode. Returns how to undo it."""
-    right, seen = MethodRun.decode, []
-
-    def decode(self: MethodRun, prompts: Sequence[list[int]], limits: Sequence[int]) -> Decoded:
-        seen.append(self.name)
-        if len(seen) > calls:
-            raise KeyboardInterrupt
-        return right(self, prompts, limits)
-
-    monkeypatch.setattr(MethodRun, "decode", decode)
-    return lambda: monkeypatch.setattr(MethodRun, "decode", right)
 
 
 def test_the_same_command_goes_on_after_an_interruption(evaluate: Eval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
