@@ -12,7 +12,7 @@ from .options import Options
 if TYPE_CHECKING:
     from .origin import Origin
 
-AROUND = ("csd", "easd")
+AROUND = ("csd", "random_rescue", "easd", "random_veto")
 
 
 def configured(rule: str, presets: Mapping[str, Any], options: Options, first: Mapping[str, Any] | None = None) -> Any:

@@ -1,1 +1,1 @@
-"""Drafters propose trees. One file each; `methods.py` names them."""
+"""Drafters propose trees. One file each; `table.py` names them."""

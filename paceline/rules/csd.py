@@ -20,52 +20,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..draft import Draft
 from ..sampling import Rng
-from .ledger import Event, Ledger, Request, check_mode, need, number
+from .control import Lot
+from .csd_config import SAFE, CsdConfig, RandomRescueConfig, RescueConfig
+from .ledger import Event, Ledger, Request
 from .memory import Memory, SharedMemory, pack
 from .spelling import Spelling
 from .walk import Decide, Node, Rule, Step
-
-NAME = "csd"
-TESTS = ("both", "memory", "gate")  # the latter two are ablations: they lose accuracy
-
-
-@dataclass(frozen=True)
-class CsdConfig:
-    """Settings; the defaults are the safe ones. None is no bound. Raises InvalidRequest naming the setting."""
-
-    mode: str = "on"
-    min_count: float = 6  # lambda: a pair must be seen more often
-    tau: float = 0.01
-    tests: str = "both"
-    recent: bool = True  # a pair must be frequent among recent sightings too
-    guards: bool = True  # special tokens, numbers, comparisons, brackets, the first token
-    streak: int | None = 2  # rescues in a row
-    overshoot: float = 0.1  # kappa, sampled: the target's probability is at least so much of the draft's
-    max_nats: float | None = None  # per request
-    max_nats_per_1k: float | None = 40.0  # per thousand tokens
-
-    def __post_init__(self) -> None:
-        check_mode(self.mode)
-        need(self, "min_count", number(self.min_count) and self.min_count >= 0, "0 or more")
-        need(self, "tau", number(self.tau) and 0 < self.tau <= 1, "above 0 and at most 1")
-        need(self, "tests", self.tests in TESTS, f"one of {', '.join(TESTS)}")
-        need(self, "streak", self.streak is None or (number(self.streak) and self.streak >= 1), "none or at least 1")
-        need(self, "overshoot", number(self.overshoot) and 0 <= self.overshoot <= 1, "between 0 (off) and 1")
-        for name in ("max_nats", "max_nats_per_1k"):
-            value = getattr(self, name)
-            need(self, name, value is None or (number(value) and value >= 0), "none or 0 and more")
-        for name in ("recent", "guards"):
-            need(self, name, isinstance(getattr(self, name), bool), "true or false")
-
-
-SAFE = CsdConfig()
-PUBLISHED = CsdConfig(recent=False, guards=False, streak=None, overshoot=0.0, max_nats_per_1k=None)
-PRESETS = {"safe": SAFE, "published": PUBLISHED}
 
 
 @dataclass
@@ -86,8 +52,14 @@ class Book(Ledger):
             self.total += 1
             self._counted += 1
 
-    def nominates(self, key: int, config: CsdConfig) -> bool:
-        return self.memory.nominates(key, config.min_count, more=self.own[key], of=self.total, recent=config.recent)
+    def refusal(self, config: CsdConfig, key: int, margin: float) -> str | None:
+        """Which of the two tests a pair does not pass."""
+        seen = config.tests == "gate" or self.memory.nominates(
+            key, config.min_count, more=self.own[key], of=self.total, recent=config.recent
+        )
+        if not seen:
+            return "frequency"
+        return "gate" if config.tests != "memory" and margin < math.log(config.tau) else None
 
     def close(self, request: Request) -> None:
         """Hand the request's sightings to the shared memory, once."""
@@ -97,35 +69,40 @@ class Book(Ledger):
             self.shared = None
 
 
+@dataclass
+class Drawn(Ledger):
+    """The ledger of the control."""
+
+    lot: Lot | None = None
+
+    def refusal(self, position: int) -> str | None:
+        assert self.lot is not None, "a control draws"
+        return None if self.lot.waits(position, len(self.acted)) else "lot"
+
+
 @dataclass(frozen=True, eq=False)
 class SecondLook:
-    """A base rule's decision, and the second look."""
+    """A base rule's decision, and the second look. `open` begins a request's ledger, and `test` says why the child of a pair (its key) with
+    this margin must not be kept, or None."""
 
+    name: str
     base: Decide
-    memory: Memory | SharedMemory
-    config: CsdConfig
+    config: RescueConfig
     spelling: Spelling
+    open: Callable[[Any], Any]
+    test: Callable[[Any, Node, int, float], str | None]
 
     def __call__(self, node: Node, rng: Rng) -> Step:
         step = self.base(node, rng)
         if step.child is not None or not node.children or node.vetoed:
             return step
         context: Any = node.target_probs.context
-        book = self._book(context)
-        book.count(len(context.tokens))
-        child = self._rescued(node, step, book)
+        if self.name not in context.ledgers:
+            context.ledgers[self.name] = self.open(context)
+        child = self._rescued(node, step, context.ledgers[self.name])
         return step if child is None or self.config.mode != "on" else Step(child, node.token(child))
 
-    def _book(self, context: Any) -> Book:
-        if NAME not in context.ledgers:
-            shared = self.memory if isinstance(self.memory, SharedMemory) else None
-            memory = self.memory.snapshot if isinstance(self.memory, SharedMemory) else self.memory
-            budgets = self.config.max_nats, self.config.max_nats_per_1k
-            context.ledgers[NAME] = Book(self.config.mode, *budgets, memory=memory, shared=shared)
-        book: Book = context.ledgers[NAME]
-        return book
-
-    def _rescued(self, node: Node, step: Step, book: Book) -> int | None:
+    def _rescued(self, node: Node, step: Step, book: Ledger) -> int | None:
         """The child to keep, if any; the divergence goes into the book. There is none where the target's token was drafted."""
         laws, tokens = node.target_probs, [node.token(c) for c in node.children]
         scores = laws.scores(node.index)
@@ -141,19 +118,19 @@ class SecondLook:
         book.add(Event(node.position, tokens[one], best, -margins[one], moved, refusals[place]))
         return node.children[one] if refusals[place] is None else None
 
-    def refusal(self, node: Node, child: int, best: int, margin: float, book: Book) -> str | None:
+    def refusal(self, node: Node, child: int, best: int, margin: float, book: Ledger) -> str | None:
         """Why this child must not stand for the target's token `best`, or None."""
-        config, token = self.config, node.token(child)
-        if config.tests != "gate" and not book.nominates(pack(token, best), config):
-            return "frequency"
-        if margin == -math.inf or (config.tests != "memory" and margin < math.log(config.tau)):
+        token = node.token(child)
+        if (failed := self.test(book, node, pack(token, best), margin)) is not None:
+            return failed
+        if margin == -math.inf:
             return "gate"
         guard = self._guard(node, token, best, book)
         if guard is not None:
             return f"guard:{guard}"
         return None if book.affords(-margin, node.target_probs.context) else "budget"  # type: ignore[arg-type]
 
-    def _guard(self, node: Node, token: int, best: int, book: Book) -> str | None:
+    def _guard(self, node: Node, token: int, best: int, book: Ledger) -> str | None:
         config, laws, at = self.config, node.target_probs, node.position
         if config.guards:
             if conflict := self.spelling.conflict(token, best):
@@ -185,9 +162,36 @@ def csd(base: Rule, memory: Memory | SharedMemory | None = None, config: CsdConf
             leaves the pairs that a request has seen itself.
         spelling: what tokens say, for the guards.
     """
+    shared = memory if isinstance(memory, SharedMemory) else None
+
+    def begin(context: Any) -> Book:
+        snapshot = memory.snapshot if isinstance(memory, SharedMemory) else memory
+        return Book(config.mode, *config.budgets, memory=snapshot or Memory(), shared=shared)
+
+    def test(book: Book, node: Node, key: int, margin: float) -> str | None:
+        book.count(len(node.target_probs.context.tokens))  # type: ignore[attr-defined]
+        return book.refusal(config, key, margin)
+
+    return _around(base, "csd", config, spelling, begin, test)
+
+
+def random_rescue(base: Rule, config: RandomRescueConfig | None = None, spelling: Spelling | None = None) -> Rule:
+    """The control of CSD: the likeliest child is kept at places chosen by lot."""
+    chosen = config or RandomRescueConfig()
+
+    def begin(context: Any) -> Drawn:
+        return Drawn(chosen.mode, *chosen.budgets, lot=Lot(chosen.rate, chosen.seed, context))
+
+    def test(drawn: Drawn, node: Node, key: int, margin: float) -> str | None:
+        return drawn.refusal(node.position)
+
+    return _around(base, "random_rescue", chosen, spelling, begin, test)
+
+
+def _around(base: Rule, kind: str, config: RescueConfig, spelling: Spelling | None, begin: Any, test: Any) -> Rule:
     if config.mode == "off":
         return base
-    looks = (SecondLook(decide, memory or Memory(), config, spelling or Spelling()) for decide in (base.decide, base.greedy))
+    looks = (SecondLook(kind, decide, config, spelling or Spelling(), begin, test) for decide in (base.decide, base.greedy))
     decide, greedy = looks
-    name = NAME if base.name == "match" else f"{base.name}+{NAME}"
+    name = kind if base.name == "match" else f"{base.name}+{kind}"
     return dataclasses.replace(base, name=name, decide=decide, greedy=greedy, lossless=base.lossless and config.mode == "shadow")

@@ -22,18 +22,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from ..sampling import Rng
-from .easd_config import SAFE, EasdConfig
+from .control import Lot
+from .easd_config import SAFE, EasdConfig, RandomVetoConfig, VetoConfig
 from .ledger import Event, Ledger
 from .spelling import Spelling
 from .walk import Decide, Node, Rule, Step
 
-NAME = "easd"
 _GRAM = 3  # tokens before x that make it a copy if they stand before it elsewhere
 
 
@@ -69,18 +70,52 @@ def _entropy(row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
 
 @dataclass
 class Watch(Ledger):
-    """A request's ledger; `readings` are kept for a calibration: (H_target, H_draft, shared, p1, p2 / p1, x is the target's token)."""
+    """A request's ledger; `readings` are kept for a calibration: (H_target, H_draft, shared, p1, p2 / p1, x is the target's token).
+    The control has a `lot`."""
 
     readings: list[tuple[float, float, int, float, float, bool]] | None = None
+    lot: Lot | None = None
+
+
+Trigger = Callable[[Node, torch.Tensor, Watch], Outlook | None]  # a node and what the draft believed there; what was read, if it fires
+
+
+def agreement(config: EasdConfig) -> Trigger:
+    """Both are unsure and favour the same tokens: conditions on the context alone, each counted."""
+
+    def fires(node: Node, belief: torch.Tensor, watch: Watch) -> Outlook | None:
+        scores = node.target_probs.scores(node.index)
+        least = (-1.0, -1.0) if config.record else (config.tau_target, config.tau_draft)
+        seen = outlook(scores, belief.to(scores.device), config.n, above=least)
+        sure = seen.target <= config.tau_target, seen.draft <= config.tau_draft
+        watch.seen.update(scanned=1, target_unsure=not sure[0], draft_unsure=not sure[1], both_unsure=not any(sure))
+        if watch.readings is not None:
+            watch.readings.append((*seen, node.token(node.children[0]) == int(scores.argmax())))
+        return None if any(sure) or seen.shared < config.least_shared else seen
+
+    return fires
+
+
+def by_lot(node: Node, belief: torch.Tensor, watch: Watch) -> Outlook | None:
+    """The control: a place that is due, whatever the two believe."""
+    watch.seen["scanned"] += 1
+    assert watch.lot is not None, "a control draws"
+    if not watch.lot.waits(node.position, len(watch.acted)):
+        return None
+    scores = node.target_probs.scores(node.index)
+    return outlook(scores, scores, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Veto:
-    """A rule's decision, unless the draft is vetoed."""
+    """A rule's decision, unless the draft is vetoed. `open` begins a request's ledger."""
 
+    name: str
     base: Decide
-    config: EasdConfig
+    config: VetoConfig
     spelling: Spelling
+    open: Callable[[Any], Watch]
+    trigger: Trigger
 
     def __call__(self, node: Node, rng: Rng) -> Step:
         beliefs = node.draft.beliefs
@@ -88,7 +123,9 @@ class Veto:
         if belief is None:
             return self.base(node, rng)
         context: Any = node.target_probs.context
-        watch = self._watch(context)
+        if self.name not in context.ledgers:
+            context.ledgers[self.name] = self.open(context)
+        watch: Watch = context.ledgers[self.name]
         if not self._triggered(node, belief, watch):
             return self.base(node, rng)
         greedy, x = node.target_probs.greedy, node.token(node.children[0])
@@ -106,24 +143,10 @@ class Veto:
             return self.base(node, rng)
         return Step(None, event.target if greedy else rng.pick(law))
 
-    def _watch(self, context: Any) -> Watch:
-        if NAME not in context.ledgers:
-            budgets = self.config.max_nats, self.config.max_nats_per_1k
-            context.ledgers[NAME] = Watch(self.config.mode, *budgets, readings=[] if self.config.record else None)
-        watch: Watch = context.ledgers[NAME]
-        return watch
-
     def _triggered(self, node: Node, belief: torch.Tensor, watch: Watch) -> bool:
-        """All conditions on the context, each counted."""
-        config, scores = self.config, node.target_probs.scores(node.index)
-        least = (-1.0, -1.0) if self.config.record else (config.tau_target, config.tau_draft)
-        seen = outlook(scores, belief.to(scores.device), config.n, above=least)
-        sure = seen.target <= config.tau_target, seen.draft <= config.tau_draft
-        agreed = seen.shared >= config.least_shared
-        watch.seen.update(scanned=1, target_unsure=not sure[0], draft_unsure=not sure[1], both_unsure=not any(sure))
-        if watch.readings is not None:
-            watch.readings.append((*seen, node.token(node.children[0]) == int(scores.argmax())))
-        if any(sure) or not agreed:
+        """Whether there is a trigger and the target is not too sure, each counted."""
+        seen, config = self.trigger(node, belief, watch), self.config
+        if seen is None:
             return False
         watch.seen["triggered"] += 1
         if seen.top > config.max_top or seen.ratio < config.min_ratio:
@@ -178,10 +201,28 @@ def easd(base: Rule, config: EasdConfig = SAFE, spelling: Spelling | None = None
 
     Drafters must hand over what they believed (`Draft.beliefs`).
     """
+
+    def begin(context: Any) -> Watch:
+        return Watch(config.mode, *config.budgets, readings=[] if config.record else None)
+
+    return _around(base, "easd", config, spelling, begin, agreement(config))
+
+
+def random_veto(base: Rule, config: RandomVetoConfig | None = None, spelling: Spelling | None = None) -> Rule:
+    """The control of EASD: a veto at places chosen by lot."""
+    chosen = config or RandomVetoConfig()
+
+    def begin(context: Any) -> Watch:
+        return Watch(chosen.mode, *chosen.budgets, lot=Lot(chosen.rate, chosen.seed, context))
+
+    return _around(base, "random_veto", chosen, spelling, begin, by_lot)
+
+
+def _around(base: Rule, kind: str, config: VetoConfig, spelling: Spelling | None, begin: Callable[[Any], Watch], trigger: Trigger) -> Rule:
     if config.mode == "off":
         return base
-    vetoes = (Veto(decide, config, spelling or Spelling()) for decide in (base.decide, base.greedy))
+    vetoes = (Veto(kind, decide, config, spelling or Spelling(), begin, trigger) for decide in (base.decide, base.greedy))
     decide, greedy = vetoes
-    name = NAME if base.name == "match" else f"{base.name}+{NAME}"
+    name = kind if base.name == "match" else f"{base.name}+{kind}"
     lossless = base.lossless and config.mode == "shadow"
     return dataclasses.replace(base, name=name, decide=decide, greedy=greedy, lossless=lossless, reads_beliefs=True)

@@ -127,6 +127,18 @@ def need(config: object, field_name: str, ok: bool, wants: str) -> None:
         raise InvalidRequest(f"{field_name} is {getattr(config, field_name)!r}; it must be {wants}")
 
 
+def check_budgets(config: Any) -> None:
+    """Raise InvalidRequest for a budget in nats that is none."""
+    for name in ("max_nats", "max_nats_per_1k"):
+        value = getattr(config, name)
+        need(config, name, value is None or (number(value) and value >= 0), "none or 0 and more")
+
+
+def whole(value: object) -> bool:
+    """Whether it is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def number(value: object) -> bool:
     """Whether it is a number, infinite ones included."""
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

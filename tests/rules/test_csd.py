@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.errors import InvalidRequest
-from paceline.rules.csd import PUBLISHED, SAFE, CsdConfig, csd
+from paceline.rules.csd import csd
+from paceline.rules.csd_config import PUBLISHED, SAFE, CsdConfig
 from paceline.rules.match import match
 from paceline.rules.memory import Memory, pack
 from paceline.rules.spelling import Spelling

@@ -9,7 +9,8 @@ from functools import cache
 import pytest
 
 from paceline.draft import Siblings
-from paceline.rules.csd import PUBLISHED, csd
+from paceline.rules.csd import csd
+from paceline.rules.csd_config import PUBLISHED
 from paceline.rules.match import match
 from paceline.rules.memory import Memory
 from paceline.rules.multi import ramp, rrs, rrs_wor

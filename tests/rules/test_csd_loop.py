@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.rules import ledger
-from paceline.rules.csd import PUBLISHED, SAFE, csd
+from paceline.rules.csd import csd
+from paceline.rules.csd_config import PUBLISHED, SAFE
 from paceline.rules.match import match
 from paceline.rules.memory import Memory, SharedMemory, unpack
 from paceline.rules.rejection import rejection

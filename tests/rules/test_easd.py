@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from paceline.draft import Draft, Siblings
 from paceline.errors import InvalidRequest
-from paceline.rules.csd import PUBLISHED as RESCUE
 from paceline.rules.csd import csd
+from paceline.rules.csd_config import PUBLISHED as RESCUE
 from paceline.rules.easd import easd, outlook
 from paceline.rules.easd_config import PUBLISHED, SAFE, EasdConfig
 from paceline.rules.match import match

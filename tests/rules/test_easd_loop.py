@@ -16,8 +16,8 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.shapes import Shape
 from paceline.errors import IncompatibleRule
 from paceline.rules import ledger
-from paceline.rules.csd import PUBLISHED as RESCUE
 from paceline.rules.csd import csd
+from paceline.rules.csd_config import PUBLISHED as RESCUE
 from paceline.rules.easd import easd, outlook
 from paceline.rules.easd_config import PUBLISHED
 from paceline.rules.match import match
