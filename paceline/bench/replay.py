@@ -66,7 +66,10 @@ def broken(rule: Rule) -> Rule:
 def _decided(decide: Decide, laws: Laws, children: Tokens, coins: Rng) -> Replay:
     """One decision per row of `children` (M, K)."""
     probs, logits = _target(laws.p), None if laws.q is None else _logits(laws.q)
-    steps = [decide(Node(_draft(laws.siblings, row, logits), probs, 0), coins) for row in children.tolist()]
+    steps = []
+    for row in children.tolist():
+        probs.context.ledgers.clear()  # each is a request's first: budgets of lossy rules are not shared
+        steps.append(decide(Node(_draft(laws.siblings, row, logits), probs, 0), coins))
     tokens = np.array([s.token for s in steps], dtype=np.int64)
     taken = np.array([-1 if s.child is None else s.child - 1 for s in steps], dtype=np.int64)
     return Replay(laws, tokens, taken)
@@ -74,7 +77,9 @@ def _decided(decide: Decide, laws: Laws, children: Tokens, coins: Rng) -> Replay
 
 def _draft(siblings: Siblings, children: list[int], logits: torch.Tensor | None) -> Draft:
     tree = Tree((_ROOT, *children), (-1, *[0] * len(children)))
-    return Draft(tree, siblings) if logits is None else Draft(tree, siblings, logits, (0, *[-1] * len(children)))
+    if logits is None:
+        return Draft(tree, siblings)
+    return Draft(tree, siblings, logits, (0, *[-1] * len(children)), beliefs=(logits[0], *[None] * len(children)))
 
 
 def _target(p: Vector) -> TargetProbs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..bench.given import read_laws
 from ..bench.run import encode_all
 from ..bench.verdict import Advance
 from ..errors import InvalidRequest
+from ..lossy import parsed
 from ..methods import Options, build_rule, check, parse
 from ..targets.hf import HFTarget
 from ..targets.load import check_same_tokenizer, load, load_draft, resolve
@@ -39,8 +41,9 @@ def on_laws(file: Path, rule: str | None, width: int | None, given: Given, sizes
 
 def decoded(rule: str | None, given: Given, sizes: Given) -> Report:
     """The audit of a method. Everything that can be checked without a model is checked before one is loaded."""
-    method, plan = _method(rule, given.get("method")), _plan(given, sizes)
-    options = Options(shape=given.get("shape"), draft_model=given.get("draft_model"))
+    method, plan = method_of(rule, given.get("method")), _plan(given, sizes)
+    told = {name: given[name] for name in ("shape", "num_speculative_tokens", "memory", "thresholds") if name in given}
+    options = Options(draft_model=given.get("draft_model"), rule_settings=parsed(given.get("rule_settings", [])), **told)
     if "draft_model" in parse(method)[0] and options.draft_model is None:
         raise InvalidRequest(f"method {method} needs a draft model; give one with --draft-model")
     check(method, options)
@@ -52,12 +55,19 @@ def decoded(rule: str | None, given: Given, sizes: Given) -> Report:
         target, draft = _load(given, say)
     encoded = dict(zip((p.id for p in prompts), encode_all(target, prompts), strict=True))
     with _Bars() as advance:
-        made = audit.audit(target, method, Options(shape=options.shape, draft_model=draft), encoded, plan, advance)
+        made = audit.audit(target, method, replace(options, draft_model=draft), encoded, plan, advance)
     settings = {"model": EMBEDDED, "limit": audit.LIMIT, **given, **vars(plan), "method": method}
     return made | {"prompts": list(encoded)} | _about(settings, target)
 
 
-def _method(rule: str | None, method: str | None) -> str:
+def refuse(idle: Given, where: str) -> None:
+    """Raise InvalidRequest for options that were given and have no effect there."""
+    if found := [name for name, value in idle.items() if value is not None]:
+        raise InvalidRequest(f"{_flags(found)} no effect {where}; leave it out")
+
+
+def method_of(rule: str | None, method: str | None) -> str:
+    """The method that --rule or --method names. Raises InvalidRequest unless one of them is given."""
     if (rule is None) == (method is None):
         raise InvalidRequest("give --rule (for method draft_model/RULE) or --method, one of them; `paceline methods` lists both")
     return method or f"draft_model/{rule}"
@@ -91,7 +101,7 @@ def _about(settings: Given, target: HFTarget | None) -> Report:
     """Settings, versions, commit, hardware and command, as the bench has them."""
     import scipy
 
-    paths = ("model", "draft_model", "prompts", "laws")
+    paths = ("model", "draft_model", "prompts", "laws", "memory", "thresholds")
     shown = {name: environment.scrub(str(value)) if name in paths else value for name, value in settings.items()}
     commit, dirty = environment.commit()
     made = {

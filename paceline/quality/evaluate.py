@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..bench import run
@@ -19,6 +19,7 @@ from .tasks import Grade
 
 Grades = dict[str, dict[str, Grade]]  # method -> problem id -> grade
 Advance = Callable[[str, int, int], Any]  # what is being done, how much of it is done, of how much
+Models = tuple[HFTarget, HFTarget | None]  # target and draft model
 Seeds = dict[tuple[int, ...], int | None]  # prompt's tokens -> seed
 
 
@@ -29,8 +30,8 @@ def unheard(doing: str, done: int, of: int) -> None:
 class SeededRun(MethodRun):
     """A method whose requests have seeds of their own."""
 
-    def __init__(self, method: str, target: HFTarget, draft: HFTarget | None, plan: Plan, seeds: Seeds) -> None:
-        super().__init__(method, target, draft, plan.settings, plan.settings.batch_size)
+    def __init__(self, method: str, models: Models, plan: Plan, seeds: Seeds, name: str = "") -> None:
+        super().__init__(method, *models, plan.settings, plan.settings.batch_size, name)
         self._seeds = seeds
 
     def _request(self, tokens: list[int], limit: int) -> Request:
@@ -40,28 +41,39 @@ class SeededRun(MethodRun):
         return request
 
 
-def encode_all(target: HFTarget, plan: Plan, chosen: Sequence[Problem]) -> list[list[int]]:
-    """Token ids of each prompt. Raises InvalidRequest naming a problem that does not fit the context."""
-    return run.encode_all(target, prompts_of(plan, chosen), chat=plan.chat, called="problem")
+@dataclass(frozen=True)
+class Encoded:
+    """The chosen problems as token ids, and the seed of each."""
+
+    problems: Sequence[Problem]
+    tokens: list[list[int]]
+    seeds: Seeds
 
 
-def decode_all(
-    plan: Plan, models: tuple[HFTarget, HFTarget | None], chosen: Sequence[Problem], journal: Journal, advance: Advance = unheard
-) -> Lineup:
+def encode_all(target: HFTarget, plan: Plan, chosen: Sequence[Problem]) -> Encoded:
+    """Raises InvalidRequest naming a problem that does not fit the context."""
+    tokens = run.encode_all(target, prompts_of(plan, chosen), chat=plan.chat, called="problem")
+    return Encoded(chosen, tokens, {tuple(e): plan.seed(p) for p, e in zip(chosen, tokens, strict=True)})
+
+
+def decode_all(plan: Plan, models: Models, chosen: Sequence[Problem], journal: Journal, advance: Advance = unheard) -> Lineup:
     """Make all decode calls that the journal does not hold yet; the methods take turns at each group of problems."""
-    target, draft = models
-    encoded = encode_all(target, plan, chosen)
-    seeds: Seeds = {tuple(e): plan.seed(p) for p, e in zip(chosen, encoded, strict=True)}
-    lineup = Lineup(target, [SeededRun(m, target, draft, plan, seeds) for m in plan.settings.methods])
-    total, done = sum(1 for _ in jobs(lineup.runs, len(chosen), plan.settings.batch_size, 1)), 0
+    encoded = encode_all(models[0], plan, chosen)
+    lineup = Lineup(models[0], [SeededRun(m, models, plan, encoded.seeds) for m in plan.settings.methods])
+    decode_runs(lineup, plan, encoded, journal, advance)
+    return lineup
+
+
+def decode_runs(lineup: Lineup, plan: Plan, encoded: Encoded, journal: Journal, advance: Advance = unheard) -> None:
+    """The same for given runs."""
+    total, done = sum(1 for _ in jobs(lineup.runs, len(encoded.tokens), plan.settings.batch_size, 1)), 0
 
     def count(job: Job) -> None:
         nonlocal done
         done += 1
         advance("decoding", done, total)
 
-    run_all(lineup, plan.settings, prompts_of(plan, chosen), encoded, journal, count)
-    return lineup
+    run_all(lineup, plan.settings, prompts_of(plan, encoded.problems), encoded.tokens, journal, count)
 
 
 def texts(rows: Sequence[Row], target: HFTarget) -> dict[str, dict[str, str]]:

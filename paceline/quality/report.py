@@ -24,7 +24,7 @@ _QUIET = 0.1  # cores
 def build(plan: Plan, lineup: Lineup, chosen: Sequence[Problem], rows: Sequence[Row], grades: Grades, layers: Sequence[str] = ()) -> Report:
     """Everything, as strict JSON would have it."""
     ids, first = [p.id for p in chosen], plan.settings.methods[0]
-    lines = [_line(plan, run, ids, summary.of_run(rows, run.name), grades[run.name], lineup.target.eos_token_ids) for run in lineup.runs]
+    lines = [line_of(plan, run, ids, summary.of_run(rows, run.name), grades[run.name], lineup.target.eos_token_ids) for run in lineup.runs]
     outputs = {line["method"]: _tokens(summary.of_run(rows, line["method"])) for line in lines}
     for line in lines:
         differ = sum(outputs[line["method"]][i] != outputs[first][i] for i in ids)
@@ -38,13 +38,14 @@ def build(plan: Plan, lineup: Lineup, chosen: Sequence[Problem], rows: Sequence[
         "remarks": remarks(plan, lines, layers),
         "formulas": FORMULAS,
         "sandbox": {"layers": list(layers), "missing": [x for x in KERNEL if x not in layers]} if plan.kind.code else None,
-        **_about(plan, lineup),
-        "grades": [{"problem": i, "methods": {m: _grade(grades[m][i]) for m in grades}} for i in ids],
+        **about(plan, lineup),
+        "grades": [{"problem": i, "methods": {m: grade_of(grades[m][i]) for m in grades}} for i in ids],
         "rows": list(rows),
     }
 
 
-def _line(plan: Plan, run: Any, ids: Sequence[str], rows: Sequence[Row], grades: dict[str, Any], eos: frozenset[int]) -> Report:
+def line_of(plan: Plan, run: Any, ids: Sequence[str], rows: Sequence[Row], grades: dict[str, Any], eos: frozenset[int]) -> Report:
+    """What one run solved, and how fast."""
     correct, counts = sum(g.correct for g in grades.values()), summary.counts(rows)
     cut = sum(o["tokens"][-1] not in eos for r in rows for o in r["outputs"])  # there are no stop strings
     kept = ("tokens", "seconds", "tokens_per_second", "rounds", "target_forwards", "draft_forwards", "mean_acceptance_length")
@@ -72,11 +73,12 @@ def _right(grades: dict[str, Any], ids: Sequence[str]) -> list[bool]:
     return [grades[i].correct for i in ids]
 
 
-def _grade(grade: Any) -> Report:
-    return {k: v for k, v in dataclasses.asdict(grade).items() if v not in (None, "")}
+def grade_of(found: Any) -> Report:
+    """A grade without what it leaves open."""
+    return {k: v for k, v in dataclasses.asdict(found).items() if v not in (None, "")}
 
 
-def _about(plan: Plan, lineup: Lineup) -> Report:
+def about(plan: Plan, lineup: Lineup) -> Report:
     """Settings, versions, commit, hardware and command, as the bench has them."""
     settings = {k: v for k, v in dataclasses.asdict(plan.settings).items() if k not in ("peers", "repeat")}
     for field in ("model", "draft_model", "prompts", "head", "memory", "thresholds"):

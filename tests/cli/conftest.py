@@ -28,8 +28,10 @@ TEMPLATE = (
 MARKS = ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 
 
-def save_model(folder: Path, seed: int = 0, sentences: list[str] = SENTENCES, template: str | None = TEMPLATE) -> str:
-    """A random Llama with sharp logits and a byte-level tokenizer trained on a few sentences, as a folder."""
+def save_model(
+    folder: Path, seed: int = 0, sentences: list[str] = SENTENCES, template: str | None = TEMPLATE, *, noise: float = 0.0
+) -> str:
+    """A random Llama with sharp logits and a byte-level tokenizer trained on a few sentences, as a folder. With noise, one near it."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=trained(sentences, 320, MARKS), eos_token="<|end|>")
     tokenizer.chat_template = template
     torch.manual_seed(seed)
@@ -44,7 +46,11 @@ def save_model(folder: Path, seed: int = 0, sentences: list[str] = SENTENCES, te
         initializer_range=0.2,
         eos_token_id=tokenizer.eos_token_id,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += noise * torch.randn_like(weight)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
