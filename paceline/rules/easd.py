@@ -49,23 +49,24 @@ class Outlook(NamedTuple):
 
 
 def outlook(target: torch.Tensor, draft: torch.Tensor, n: int, *, above: tuple[float, float] = (-1.0, -1.0)) -> Outlook:
-    """Entropies and overlap of two rows of logits (V,), by one softmax each; the n likeliest are looked for only if both entropies
+    """Entropies and overlap of two rows of logits (V,), by one exponential each; the n likeliest are looked for only if both entropies
     are above these."""
-    rows, probs, entropies = zip(*map(_entropy, (target, draft)), strict=True)
+    rows, sums, entropies = zip(*map(_entropy, (target, draft)), strict=True)
     if not all(h > least for h, least in zip(entropies, above, strict=True)):
-        return Outlook(entropies[0], entropies[1])
+        return Outlook(entropies[0], entropies[1], top=1 / sums[0])
     ours, theirs = (row.topk(min(max(n, 2), len(row))) for row in rows)
     shared = int((ours.indices[:n, None] == theirs.indices[:n]).sum())
     ratio = float(ours.values[1].exp()) if len(ours.values) > 1 else 0.0
-    return Outlook(entropies[0], entropies[1], shared, float(probs[0][ours.indices[0]]), ratio)
+    return Outlook(entropies[0], entropies[1], shared, 1 / sums[0], ratio)
 
 
-def _entropy(row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """The row (V,) with 0 as its largest number, its softmax, and H = lse - p z, where lse = -ln of the largest p."""
+def _entropy(row: torch.Tensor) -> tuple[torch.Tensor, float, float]:
+    """The row (V,) as z with 0 as its largest number, s = sum of e^z, and H = ln s - sum of e^z z / s. The largest p is 1 / s."""
     row = row if row.dtype == torch.float64 else row.float()
-    row = (row - row.max()).clamp_(min=-1e4)  # a banned token: exp is 0, and 0 times that too
-    probs = torch.softmax(row, 0)
-    return row, probs, float(-probs.max().log() - probs.dot(row))
+    z = (row - row.max()).clamp_(min=-1e4)  # a banned token: e^z is 0, and 0 times that too
+    e = z.exp()  # a softmax of one row would use one core
+    s = float(e.sum())
+    return z, s, math.log(s) - float(e.dot(z)) / s
 
 
 @dataclass
