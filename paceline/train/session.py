@@ -16,14 +16,14 @@ import torch
 from .. import methods
 from ..errors import InvalidRequest
 from ..heads import formats
-from ..heads.bigrams import start_from_bigrams
+from ..heads.bigrams import Bigrams
 from ..heads.config import JetSpecConfig
 from ..heads.init import init_from_target
 from ..heads.jetspec import JetSpecHead
 from ..heads.local import start_local
 from ..targets.hf import HFTarget
 from ..targets.load import load
-from . import card, evaluate, examples, loop, teacher
+from . import bigrams, card, evaluate, examples, loop, teacher
 from .anchors import draw
 from .batches import Batch, Plan, make_batch
 from .checkpoint import Checkpoints, Progress
@@ -86,7 +86,9 @@ class Session:
             start_local(head, torch.cat([tapped.features for tapped in self.read(some)]).to(head.embed_weight.device))
             if recipe.head.markov_rank:
                 self.options.say("starting the Markov term from the target's bigrams")
-                start_from_bigrams(head, plain, examples.counts(self.prepared.train, self.target.vocab_size), some[0].tokens[0])
+                table = Bigrams(head.draft_vocab_ids, examples.counts(self.prepared.train, self.target.vocab_size))
+                bigrams.collect(table, self.prepared.train, self.read, self.objective.teacher)
+                table.start(head)
         return head
 
     def read(self, members: Sequence[Example]) -> list[Tapped]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.heads.bigrams import start_from_bigrams
+from paceline.heads.bigrams import Bigrams
 from paceline.heads.init import init_from_target
 from paceline.heads.jetspec import JetSpecHead
 from paceline.heads.local import start_local
@@ -74,54 +74,80 @@ def test_queries_and_keys_begin_as_large_as_those_of_the_target(texts):
     assert torch.allclose(got, size.expand_as(got), rtol=1e-4), f"{got[0].item()}, and the target's keys have {size.item()}"
 
 
-def after(target, first: int, token: int, ids: torch.Tensor) -> torch.Tensor:
-    slot = target.cache.open()
-    target.prefill([slot], [[first]])
-    from paceline.tree import Tree
-
-    logits = target.verify([Tree.chain([token])], [slot]).logits[0, ids]
-    target.cache.free(slot)
-    return logits.log_softmax(-1)
+def laws(count: int, size: int, seed: int = 0) -> torch.Tensor:
+    return torch.softmax(3 * torch.randn(count, size, generator=torch.Generator().manual_seed(seed)), -1)
 
 
-def test_a_markov_term_of_full_rank_begins_as_the_targets_bigrams():
-    target = tiny.target()
-    head = fresh(markov_rank=48)
+def bigrams(head: JetSpecHead, counts: torch.Tensor | None = None, seen: int = 400) -> tuple[Bigrams, torch.Tensor, torch.Tensor]:
+    """A table of some laws, with the draft rows of the tokens before and the laws."""
     ids = head.draft_vocab_ids
-    counts = torch.arange(target.vocab_size) % 7
-    assert start_from_bigrams(head, target, counts, 2) == pytest.approx(1, abs=1e-4)
+    made = Bigrams(ids, torch.ones(head.draft_index.shape[0]) if counts is None else counts)
+    rows = torch.randint(len(ids), (seen,), generator=torch.Generator().manual_seed(1))
+    drawn = laws(seen, len(ids))
+    made.add(ids[rows], drawn)
+    return made, rows, drawn
+
+
+def test_a_markov_term_of_full_rank_begins_as_the_mean_laws_behind_each_token():
+    head = fresh(markov_rank=48)
+    made, rows, drawn = bigrams(head)
+    assert made.start(head) == pytest.approx(1, abs=1e-4)
     with torch.no_grad():
-        table = head.markov(ids).double()
-    want = torch.stack([after(target, 2, t, ids) for t in ids.tolist()]).double()
-    often = counts[ids].double() + 2
-    want = want - (often[:, None] * want).sum(0) / often.sum()
-    want = want - (often * want).sum(1, keepdim=True) / often.sum()
-    assert torch.allclose(table, want, atol=1e-3), f"differs by {float((table - want).abs().max())}"
+        table = head.markov(head.draft_vocab_ids).double()
+    mean = drawn.double().mean(0)
+    for row in (0, 5, 17):
+        own = drawn[rows == row].double()
+        want = ((own.sum(0) + mean) / (len(own) + 1)).log() - mean.log()
+        assert torch.allclose(table[row], want, atol=1e-3), f"row {row} differs by {float((table[row] - want).abs().max())}"
+
+
+def test_tokens_that_came_count_as_laws_that_are_sure():
+    head = fresh()
+    ids, size = head.draft_vocab_ids, len(head.draft_vocab_ids)
+    pairs = [(0, 1), (0, 1), (3, 2), (5, 5)]
+    sure, came = (Bigrams(ids, torch.ones(head.draft_index.shape[0])) for _ in range(2))
+    sure.add(ids[[a for a, _ in pairs]], torch.eye(size)[[b for _, b in pairs]])
+    came.add_pairs(ids[[a for a, _ in pairs]], ids[[b for _, b in pairs]])
+    for one, other in zip(sure.table(), came.table(), strict=True):
+        assert torch.allclose(one, other)
+
+
+def test_tokens_outside_the_draft_vocabulary_are_left_out():
+    head = fresh()
+    made, _, _ = bigrams(head)
+    before = [t.clone() for t in made.table()]
+    outside = next(t for t in range(head.draft_index.shape[0]) if head.draft_index[t] < 0)
+    made.add(torch.tensor([outside]), laws(1, len(head.draft_vocab_ids)))
+    made.add_pairs(torch.tensor([outside, int(head.draft_vocab_ids[0])]), torch.tensor([int(head.draft_vocab_ids[0]), outside]))
+    for one, other in zip(before, made.table(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_low_rank_holds_frequent_tokens_best():
-    target, errors = tiny.target(), []
+    errors = []
     for frequent in ([0, 1], [2, 3]):
-        head = fresh(markov_rank=2)
-        ids = head.draft_vocab_ids
-        counts = torch.zeros(target.vocab_size, dtype=torch.long)
-        counts[ids[frequent]] = 10_000
-        start_from_bigrams(head, target, counts, 2)
-        full = fresh(markov_rank=48)
-        start_from_bigrams(full, target, counts, 2)
+        low, full = fresh(markov_rank=2), fresh(markov_rank=48)
+        size = len(low.draft_vocab_ids)
+        made, _, _ = bigrams(low)
+        often = laws(2, size, seed=7) * 0.02
+        often[:, frequent] += 0.49
+        made.add(low.draft_vocab_ids[frequent].repeat(5000), often.repeat(5000, 1))
+        made.start(low)
+        made.start(full)
         with torch.no_grad():
-            off = (head.markov(ids) - full.markov(ids)).square()
+            off = (low.markov(low.draft_vocab_ids) - full.markov(full.draft_vocab_ids)).square()
         errors.append(float(off[frequent][:, frequent].mean() / off.mean()))
     assert max(errors) < 0.05, f"squared error of pairs of frequent tokens, relative to all: {errors}"
 
 
 def test_tokens_beyond_the_table_are_not_corrected(monkeypatch):
-    from paceline.heads import bigrams
+    from paceline.heads import bigrams as module
 
-    monkeypatch.setattr(bigrams, "_LARGEST", 10)
-    target, head = tiny.target(), fresh()
-    counts = torch.zeros(target.vocab_size, dtype=torch.long)
+    monkeypatch.setattr(module, "_LARGEST", 10)
+    head = fresh()
+    counts = torch.zeros(head.draft_index.shape[0])
     counts[head.draft_vocab_ids[5:15]] = 3
-    start_from_bigrams(head, target, counts, 2)
+    made, _, _ = bigrams(head, counts)
+    made.start(head)
     used = head.markov_prev.abs().sum(1).nonzero().flatten().tolist()
     assert used == list(range(5, 15))
