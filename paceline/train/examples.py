@@ -54,6 +54,21 @@ def from_corpus(target: HFTarget, rows: Iterable[Row], max_length: int) -> list[
     return made
 
 
+def prompts_as_texts(examples: Sequence[Example]) -> list[Example]:
+    """The prompts as sequences of their own, supervised behind what all of them begin with. Their features are those of the whole."""
+    begins = _common([e.tokens[: e.prompt_length] for e in examples])
+    made = (Example(e.key, e.task, e.tokens[: e.prompt_length], max(1, begins)) for e in examples)
+    return [e for e in made if e.trainable]
+
+
+def _common(texts: Sequence[Sequence[int]]) -> int:
+    """How many tokens all of them begin with."""
+    if len(texts) < 2:
+        return 0
+    first, last = min(texts), max(texts)
+    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+
+
 def trainable(examples: Sequence[Example], target: HFTarget) -> list[Example]:
     """Those with an anchor. Raises InvalidRequest if there is none, and shows the first sequence as it was rendered."""
     kept = [e for e in examples if e.trainable]

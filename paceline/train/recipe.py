@@ -30,6 +30,7 @@ class Data(Section):
     limit: Count | None = None
     sequences: Count | None = None
     on_bad_line: Literal["stop", "skip"] = "stop"
+    learn_prompts: bool = False  # supervise the prompts too: more text, though not the target's own
     held_out: Natural = 24
 
     @model_validator(mode="after")

@@ -65,7 +65,7 @@ class Session:
         self.objective = Distillation(recipe.objective, Teacher(target, self.ids) if needs_teacher else None)
         self.head = self._new_head()
         self.plan = Plan(
-            prepared.train,
+            [*prepared.train, *(examples.prompts_as_texts(prepared.train) if recipe.data.learn_prompts else [])],
             self.read,
             depth=self.head.config.depth,
             batch_size=recipe.optimizer.batch_size,
