@@ -136,5 +136,5 @@ def _controls(plan: Plan, sweep: Sweep, models: Models, encoded: Encoded, rows: 
 def acts_per_token(rows: Sequence[Row], run: str, rule: str) -> float:
     """How often a rule acted, of all tokens of a run."""
     outputs = [o for r in rows if r["run"] == run for o in r["outputs"]]
-    acts = sum(o.get("rules", {}).get(rule, {}).get("altered", 0) for o in outputs)
+    acts: int = sum(o.get("rules", {}).get(rule, {}).get("altered", 0) for o in outputs)
     return acts / max(1, sum(len(o["tokens"]) for o in outputs))

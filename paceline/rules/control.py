@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from typing import Any
 
 import numpy as np
 
-from .ledger import Request
+from .ledger import Request, need, number, whole
 
 
 class Lot:
@@ -26,9 +27,14 @@ class Lot:
         self._next += int(self._rng.geometric(self._rate))
 
     def waits(self, position: int, acted: int) -> bool:
-        """Whether more positions up to this one were due than acts there have been. Positions are asked for in any order: a round may
-        end before one that it looked at."""
+        """Whether more positions up to this one were due than acts there have been."""
         while self._next <= position:
             self.due += 1
             self._draw()
         return self.due > acted
+
+
+def check_lot(config: Any) -> None:
+    """Raise InvalidRequest for a rate or a seed that is none."""
+    need(config, "rate", number(config.rate) and 0 < config.rate <= 1, "above 0 and at most 1")
+    need(config, "seed", whole(config.seed) and config.seed >= 0, "0 or more")

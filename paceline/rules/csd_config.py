@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .ledger import check_budgets, check_mode, need, number, whole
+from .control import check_lot
+from .ledger import LossyConfig, need, number
 
 TESTS = ("both", "memory", "gate")  # the latter two are ablations: they lose accuracy
 
 
 @dataclass(frozen=True)
-class RescueConfig:
-    """What a rescue must respect; the defaults are the safe ones. None is no bound. Raises InvalidRequest naming the setting."""
+class RescueConfig(LossyConfig):
+    """What a rescue must respect; the defaults are the safe ones. Guards: special tokens, numbers, comparisons, brackets, the first token.
 
-    mode: str = "on"
-    guards: bool = True  # special tokens, numbers, comparisons, brackets, the first token
-    streak: int | None = 2  # rescues in a row
+    Raises InvalidRequest naming the setting.
+    """
+
+    streak: int | None = 2  # rescues in a row; None is no bound
     overshoot: float = 0.1  # kappa, sampled: the target's probability is at least so much of the draft's
-    max_nats: float | None = None  # per request
-    max_nats_per_1k: float | None = 40.0  # per thousand tokens
+    max_nats_per_1k: float | None = 40.0
 
     def __post_init__(self) -> None:
-        check_mode(self.mode)
+        super().__post_init__()
         need(self, "streak", self.streak is None or (number(self.streak) and self.streak >= 1), "none or at least 1")
         need(self, "overshoot", number(self.overshoot) and 0 <= self.overshoot <= 1, "between 0 (off) and 1")
-        need(self, "guards", isinstance(self.guards, bool), "true or false")
-        check_budgets(self)
-
-    @property
-    def budgets(self) -> tuple[float | None, float | None]:
-        """Nats per request, and per thousand tokens."""
-        return self.max_nats, self.max_nats_per_1k
 
 
 @dataclass(frozen=True)
@@ -59,8 +53,7 @@ class RandomRescueConfig(RescueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(self, "rate", number(self.rate) and 0 < self.rate <= 1, "above 0 and at most 1")
-        need(self, "seed", whole(self.seed) and self.seed >= 0, "0 or more")
+        check_lot(self)
 
 
 SAFE = CsdConfig()

@@ -5,33 +5,27 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .ledger import check_budgets, check_mode, need, number, whole
+from .control import check_lot
+from .ledger import LossyConfig, need, number, whole
 
 
 @dataclass(frozen=True)
-class VetoConfig:
-    """What a veto must respect; the defaults are the safe ones. None is no bound. Raises InvalidRequest naming the setting."""
+class VetoConfig(LossyConfig):
+    """What a veto must respect; the defaults are the safe ones. Guards: special tokens, copies, replacements that look the same.
 
-    mode: str = "on"
-    guards: bool = True  # special tokens, copies, replacements that look the same
+    Raises InvalidRequest naming the setting.
+    """
+
     max_top: float = 0.5  # the target's largest probability, at temperature 1, at most
     min_ratio: float = 0.3  # of its second largest to that, at least
     cooldown: int = 8  # tokens from one flip to the next, at least
-    max_nats: float | None = None  # per request
-    max_nats_per_1k: float | None = 20.0  # per thousand tokens
+    max_nats_per_1k: float | None = 20.0
 
     def __post_init__(self) -> None:
-        check_mode(self.mode)
+        super().__post_init__()
         for name in ("max_top", "min_ratio"):
             need(self, name, number(getattr(self, name)) and 0 <= getattr(self, name) <= 1, "between 0 and 1")
         need(self, "cooldown", whole(self.cooldown) and self.cooldown >= 0, "0 or more")
-        need(self, "guards", isinstance(self.guards, bool), "true or false")
-        check_budgets(self)
-
-    @property
-    def budgets(self) -> tuple[float | None, float | None]:
-        """Nats per request, and per thousand tokens."""
-        return self.max_nats, self.max_nats_per_1k
 
 
 @dataclass(frozen=True)
@@ -67,8 +61,7 @@ class RandomVetoConfig(VetoConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(self, "rate", number(self.rate) and 0 < self.rate <= 1, "above 0 and at most 1")
-        need(self, "seed", whole(self.seed) and self.seed >= 0, "0 or more")
+        check_lot(self)
 
 
 _UNBOUNDED = {"guards": False, "max_top": 1.0, "min_ratio": 0.0, "cooldown": 0, "max_nats_per_1k": None}

@@ -127,11 +127,26 @@ def need(config: object, field_name: str, ok: bool, wants: str) -> None:
         raise InvalidRequest(f"{field_name} is {getattr(config, field_name)!r}; it must be {wants}")
 
 
-def check_budgets(config: Any) -> None:
-    """Raise InvalidRequest for a budget in nats that is none."""
-    for name in ("max_nats", "max_nats_per_1k"):
-        value = getattr(config, name)
-        need(config, name, value is None or (number(value) and value >= 0), "none or 0 and more")
+@dataclass(frozen=True)
+class LossyConfig:
+    """What every lossy rule is told. Budgets are in nats, None is no bound. Raises InvalidRequest naming the setting."""
+
+    mode: str = "on"
+    guards: bool = True
+    max_nats: float | None = None  # per request
+    max_nats_per_1k: float | None = None  # per thousand tokens
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode)
+        need(self, "guards", isinstance(self.guards, bool), "true or false")
+        for name in ("max_nats", "max_nats_per_1k"):
+            value = getattr(self, name)
+            need(self, name, value is None or (number(value) and value >= 0), "none or 0 and more")
+
+    @property
+    def budgets(self) -> tuple[float | None, float | None]:
+        """Nats per request, and per thousand tokens."""
+        return self.max_nats, self.max_nats_per_1k
 
 
 def whole(value: object) -> bool:
