@@ -30,22 +30,28 @@ class Clock:
 
     @contextmanager
     def watching(self, target: Any) -> Iterator[Clock]:
-        """Time `target.full` (verification) and `target.base` (prefill) until the block ends. None is allowed and counts nothing."""
+        """Time `target.full` and `target.rest` (verification) and `target.base` (prefill) until the block ends. None is allowed and
+        counts nothing."""
         if target is None:
             yield self
             return
         full, base = target.full, target.base
         target.full, target.base = self._timed(full, "forwards"), self._timed(base, "prefills")
+        target.rest = self._timed(target.rest, "forwards")
         try:
             yield self
         finally:
             target.full, target.base = full, base
+            del target.rest  # what covers the target's own
 
     @contextmanager
     def watching_heads(self, drafter: Any) -> Iterator[Clock]:
-        """Time the heads that a drafter or a part of it asks, until the block ends: a draft is a forward; reading features is no forward
-        of its own."""
-        heads = [d.head for d in (drafter, *getattr(drafter, "drafters", ())) if hasattr(d, "head")]
+        """Time the heads that a drafter or a part of it asks, until the block ends: a draft is a forward, or, up a target's own layers, a
+        token of it; reading features is no forward of its own."""
+        parts = (drafter, *getattr(drafter, "drafters", ()))
+        heads, climbers = [d.head for d in parts if hasattr(d, "head")], [d for d in parts if hasattr(d, "climb")]
+        for climber in climbers:
+            climber.climb = self._timed(climber.climb, "forwards")
         for head in heads:
             head.draft, head.fuse, head.context_kv = (
                 self._timed(head.draft, "forwards"),
@@ -57,3 +63,5 @@ class Clock:
         finally:
             for head in heads:
                 del head.draft, head.fuse, head.context_kv  # what covers the head's own
+            for climber in climbers:
+                del climber.climb

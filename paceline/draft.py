@@ -29,10 +29,14 @@ class Siblings(Enum):
 
 @dataclass(frozen=True)
 class HeadStart:
-    """Work that a self-drafting drafter has already done on the target's layers. Only the target reads it."""
+    """Work that a self-drafting drafter has already done on the target's layers. Only the target reads it.
+
+    The cache holds the nodes' keys and values of the layers that are done. A node enters a layer after all nodes before it, so `depth`
+    never ascends.
+    """
 
     depth: tuple[int, ...]  # (N,) layers done per node
-    hidden: torch.Tensor  # (N, H)
+    hidden: torch.Tensor  # (N, H) what the last of them said; not read where none is done
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ def rounds(target: Target, drafter: Drafter, rule: Rule, seqs: Sequence[Request]
     while live := [s for s in seqs if s.finish_reason is None]:
         prefill(target, live, layer_ids)  # all that is new, but the roots
         drafts = drafter.propose(live)  # node 0 is each root
-        out = target.verify([d.tree for d in drafts], [_slot(s) for s in live], layer_ids)  # one forward, tree masks
+        starts = [d.head_start for d in drafts]
+        out = target.verify([d.tree for d in drafts], [_slot(s) for s in live], layer_ids, starts)  # one forward, tree masks
         laws = target_probs(out.logits, out.sizes, live, [d.tree for d in drafts])
         done = []
         for i, (seq, draft, probs) in enumerate(zip(live, drafts, laws, strict=True)):

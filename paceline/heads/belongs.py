@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import CheckpointMismatch
-from .config import JetSpecConfig
 from .fingerprint import differs, fingerprint, same_target, tokenizer_hash
 
 
-def check_belongs(config: JetSpecConfig, target: Any) -> None:
+class Origin(Protocol):
+    """What every kind of head says of its target."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def num_target_layers(self) -> int: ...
+    @property
+    def target_name(self) -> str: ...
+    @property
+    def target_tokenizer(self) -> str: ...
+    @property
+    def target_fingerprint(self) -> tuple[float, ...]: ...
+
+
+def check_belongs(config: Origin, target: Any) -> None:
     """Raise CheckpointMismatch, with both values, for the first thing in which head and target (an HFTarget) differ.
 
     Heads from elsewhere carry neither a tokenizer's hash nor a fingerprint; then shapes are all that can be compared.
@@ -22,12 +38,12 @@ def check_belongs(config: JetSpecConfig, target: Any) -> None:
         )
 
 
-def differences(config: JetSpecConfig, target: Any) -> list[tuple[str, object, object]]:
+def differences(config: Origin, target: Any) -> list[tuple[str, object, object]]:
     """What differs, as (what, the head's, the target's); the plainest first."""
     return [(what, ours, theirs) for what, ours, theirs, same in comparison(config, target) if same is False]
 
 
-def comparison(config: JetSpecConfig, target: Any) -> Iterator[tuple[str, object, object, bool | None]]:
+def comparison(config: Origin, target: Any) -> Iterator[tuple[str, object, object, bool | None]]:
     """What a head says of its target: (what, the head's, the target's, whether they agree; None if one of them does not say)."""
     own, hash_ = target.config, tokenizer_hash(target.vocabulary)
     yield "hidden size", config.hidden_size, own.hidden_size, config.hidden_size == own.hidden_size

@@ -1,4 +1,4 @@
-"""What a head borrows of its target: rows of the embedding and of the output matrix. They are never saved or trained with it."""
+"""What a head borrows of its target: rows of the embedding and of the output matrix, and the norm before the latter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..errors import UnsupportedModel
 from ..targets.pack import HalfLinear
@@ -35,6 +36,21 @@ def output_layer(target: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
     layer = target.model.get_output_embeddings()
     tied_and_packed = getattr(target.config, "tie_word_embeddings", False) and not hasattr(layer, "weight")
     return layer.forward if tied_and_packed or _unpacked(layer)[1] is None else None  # type: ignore[no-any-return]
+
+
+def final_norm(target: Any) -> nn.Module:
+    """The norm between the last layer and the output matrix."""
+    base = target.model.base_model
+    found = (getattr(base, name, None) for name in ("norm", "final_layernorm", "final_layer_norm", "ln_f"))
+    return next((m for m in found if m is not None), nn.Identity())
+
+
+def finisher(target: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What some families do to their logits: cap them (Gemma)."""
+    cap = getattr(target.config, "final_logit_softcapping", None)
+    if cap:
+        return lambda logits: cap * torch.tanh(logits / cap)
+    return lambda logits: logits
 
 
 def output_rows(target: Any, ids: torch.Tensor) -> torch.Tensor:

@@ -5,9 +5,7 @@ Beside the head's own tensors there may be `d2t` (Vd,) and `t2d` (V,), the reduc
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,12 @@ from ..errors import CheckpointMismatch
 from . import layouts
 from .belongs import check_belongs
 from .config import JetSpecConfig
+from .files import CARD as CARD
+from .files import WEIGHTS as WEIGHTS
+from .files import read_json, replace_file, write_json
 from .jetspec import JetSpecHead
 from .shipped import CONFIG
 
-WEIGHTS, CARD = "model.safetensors", "card.json"
 EMBEDDING, OUTPUT = "embed_tokens.weight", "lm_head.weight"  # the target's, which some layouts bring along
 _IDLE = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # said otherwise, or of no use here
 _NEAR = 0.03
@@ -62,16 +62,16 @@ def write(
     """Write tensors and their configuration in this layout. The configuration comes last: without it a folder is no head."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = str(next(t.dtype for t in tensors.values() if t.is_floating_point())).removeprefix("torch.")
-    _replace(folder / WEIGHTS, lambda file: save_file(dict(sorted(tensors.items())), file, metadata={"format": "pt"}))
+    replace_file(folder / WEIGHTS, lambda file: save_file(dict(sorted(tensors.items())), file, metadata={"format": "pt"}))
     if card is not None:
-        _replace(folder / CARD, lambda file: _write_json(file, card))
-    _replace(folder / CONFIG, lambda file: _write_json(file, layouts.write(config, layout, kind)))
+        replace_file(folder / CARD, lambda file: write_json(file, card))
+    replace_file(folder / CONFIG, lambda file: write_json(file, layouts.write(config, layout, kind)))
 
 
 def read(folder: str | Path) -> Stored:
     """What lies in a head's folder. Raises CheckpointMismatch if it is no head, is incomplete or does not agree with itself."""
     folder = Path(folder)
-    config_json = _read_json(folder / CONFIG)
+    config_json = read_json(folder / CONFIG)
     config = layouts.read(config_json)
     try:
         tensors = load_file(folder / WEIGHTS)
@@ -85,7 +85,7 @@ def read(folder: str | Path) -> Stored:
         config = replace(config, mask_token_id=None)
     kept = {k: v for k, v in tensors.items() if k not in _IDLE}
     _check_tensors(config, kept, ids)
-    card = _read_json(folder / CARD) if (folder / CARD).is_file() else {}
+    card = read_json(folder / CARD) if (folder / CARD).is_file() else {}
     return Stored(config, kept, ids, layouts.layout_of(config_json), card, brought, mask_row)
 
 
@@ -156,31 +156,3 @@ def _check_embedding(brought: torch.Tensor, own: torch.Tensor, mask_row: int | N
 
 def _listed(names: list[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text())
-    except OSError as error:
-        raise CheckpointMismatch(
-            f"{file} cannot be read ({error.strerror}); name the folder of a head, with {CONFIG} and {WEIGHTS}"
-        ) from None
-    except ValueError as error:
-        raise CheckpointMismatch(f"{file} is no JSON ({error}); get the head again") from None
-    if not isinstance(found, dict):
-        raise CheckpointMismatch(f"{file} is no JSON object; get the head again")
-    return found
-
-
-def _write_json(file: str, values: Mapping[str, Any]) -> None:
-    Path(file).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
-
-
-def _replace(file: Path, write_to: Callable[[str], Any]) -> None:
-    """Write beside the file, then take its place."""
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        write_to(str(scratch))
-        scratch.replace(file)
-    finally:
-        scratch.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .borrow import final_norm
 from .jetspec import JetSpecHead
 
 
@@ -22,7 +23,7 @@ def init_from_target(head: JetSpecHead, target: Any, texts: Sequence[Sequence[in
     first = head.config.num_target_layers - head.config.num_hidden_layers
     copied = []
     for index, layer in enumerate(head.layers):
-        source = target.layers[max(0, first + index)]
+        source = target.decoder_layers[max(0, first + index)]
         own = _copy(layer, source)
         for name, size in _sizes(target, source, texts, head.config.head_dim).items():
             if f"self_attn.{name}.weight" not in own:
@@ -79,10 +80,3 @@ def _scale(norm: nn.Module) -> torch.Tensor:
     weight: torch.Tensor = norm.weight  # type: ignore[assignment]
     scaled: torch.Tensor = norm(torch.full_like(weight, 1024.0)) if "RMSNorm" in type(norm).__name__ else weight
     return scaled
-
-
-def final_norm(target: Any) -> nn.Module:
-    """The norm between the last layer and the output."""
-    base = target.model.base_model
-    found = (getattr(base, name, None) for name in ("norm", "final_layernorm", "final_layer_norm", "ln_f"))
-    return next((m for m in found if m is not None), nn.Identity())

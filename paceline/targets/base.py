@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from ..draft import HeadStart
 from ..tree import Tree
 
 
@@ -72,9 +73,40 @@ class Target(Protocol):
         """Append tokens to each slot and commit them. Returns (T, F) features for each, if layers are named."""
         ...
 
-    def verify(self, trees: Sequence[Tree], slots: Sequence[int], layer_ids: Sequence[int] = ()) -> Output:
+    def verify(
+        self,
+        trees: Sequence[Tree],
+        slots: Sequence[int],
+        layer_ids: Sequence[int] = (),
+        head_starts: Sequence[HeadStart | None] = (),
+    ) -> Output:
         """Run the nodes of each tree that are not in scratch yet; row i of a sequence is the law after its i-th new node.
 
-        A node sees its slot's committed tokens and its own ancestors, and stands at position T + depth.
+        A node sees its slot's committed tokens and its own ancestors, and stands at position T + depth. Layers that a head start says
+        are done are not run again, unless features are wanted.
         """
+        ...
+
+
+class LayeredTarget(Target, Protocol):
+    """A target that can also be run a few layers at a time, so that it can draft for itself."""
+
+    @property
+    def num_layers(self) -> int:
+        """L, decoder layers."""
+        ...
+
+    def layers(self, span: range, trees: Sequence[Tree], slots: Sequence[int], hidden: torch.Tensor | None = None) -> torch.Tensor:
+        """Run decoder layers `span` on the last nodes of each tree, those that no layer from `span.start` on has seen yet.
+
+        A node enters a layer after all nodes before it have been through the span. `hidden` (sum of new nodes, H) is what the layer
+        before said of them; None where `span` begins at 0. Returns the same after the last layer of the span. `verify` goes on from
+        there.
+
+        Raises UnsupportedModel if the model's layers cannot be run one by one.
+        """
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(n, H) outputs of any layer -> (n, V) by the model's own final norm and output layer: the logit lens."""
         ...

@@ -17,11 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..draft import HeadStart
 from ..errors import UnsupportedModel
 from ..tree import Tree
 from . import attention
 from .base import Output
-from .kv import SlotCache
+from .kv import SlotCache, Step
+from .layers import LayerRunner
 from .support import check_supported
 
 PREFILL_CHUNK = 512  # tokens per forward while a prompt is read
@@ -50,7 +52,7 @@ class HFTarget:
         self.vocab_size: int = self.config.vocab_size
         self.max_length: int | None = getattr(self.config, "max_position_embeddings", None)
         self.eos_token_ids = _eos_token_ids(model, tokenizer)
-        self.layers: nn.ModuleList = _decoder_layers(model, self.config.num_hidden_layers)
+        self.decoder_layers: nn.ModuleList = _decoder_layers(model, self.config.num_hidden_layers)
         self.base: Callable[..., Any] = model.base_model  # (1, N) ids -> hidden states, without the output layer
         self.full: Callable[..., Any] = model
         self._cache_name = "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
@@ -64,6 +66,28 @@ class HFTarget:
     def vocabulary(self) -> dict[str, int]:
         """Token strings and their ids; empty without a tokenizer."""
         return dict(self.tokenizer.get_vocab()) if self.tokenizer is not None else {}
+
+    @cached_property
+    def runner(self) -> LayerRunner:
+        """Runs decoder layers one by one. Made when it is first wanted, which is after the weights are packed."""
+        return LayerRunner(self)
+
+    @property
+    def num_layers(self) -> int:
+        """L, decoder layers."""
+        return len(self.decoder_layers)
+
+    def layers(self, span: range, trees: Sequence[Tree], slots: Sequence[int], hidden: torch.Tensor | None = None) -> torch.Tensor:
+        """Run decoder layers `span` on the last nodes of each tree, see `LayeredTarget.layers`."""
+        return self.runner.run(span, trees, slots, hidden)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(n, H) outputs of any layer -> (n, V) by the model's own final norm and output layer."""
+        return self.runner.logits(hidden)
+
+    def rest(self, trees: Sequence[Tree], slots: Sequence[int], head_starts: Sequence[HeadStart | None]) -> torch.Tensor:
+        """(sum of N, V) logits of all nodes, by the part of a forward that head starts have left over."""
+        return self.runner.rest(trees, slots, head_starts)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -87,8 +111,16 @@ class HFTarget:
         return [torch.cat(p) if p else torch.empty(0) for p in parts] if layer_ids else None
 
     @torch.inference_mode()
-    def verify(self, trees: Sequence[Tree], slots: Sequence[int], layer_ids: Sequence[int] = ()) -> Output:
-        """One forward over the nodes of all trees that are not in scratch yet."""
+    def verify(
+        self,
+        trees: Sequence[Tree],
+        slots: Sequence[int],
+        layer_ids: Sequence[int] = (),
+        head_starts: Sequence[HeadStart | None] = (),
+    ) -> Output:
+        """One forward over the nodes of all trees that are not in scratch yet, or the rest of one where there are head starts."""
+        if any(head_starts) and not layer_ids:
+            return Output(self.rest(trees, slots, head_starts), [len(t) for t in trees])
         sizes = [len(t) - self.cache.scratch(s) for t, s in zip(trees, slots, strict=True)]
         logits, features = self._forward(self.full, trees, slots, layer_ids)
         return Output(logits[:, : self.vocab_size], sizes, features)
@@ -98,21 +130,23 @@ class HFTarget:
     ) -> tuple[torch.Tensor, Any]:
         """Run new nodes of each tree; returns the model's first output (sum of N, V or H) and features (sum of N, F) or None."""
         starts = [self.cache.scratch(s) for s in slots]
-        lengths = [self.cache.length(s) for s in slots]
+        step = self.cache.step(slots, [len(t) - d for t, d in zip(trees, starts, strict=True)])
+        with self._capture(layer_ids) as captured:
+            out = run(**self.arguments(trees, starts, [self.cache.length(s) for s in slots], step))[0]
+        step.close()
+        return out[0], torch.cat([captured[i][0] for i in layer_ids], -1) if layer_ids else None
+
+    def arguments(self, trees: Sequence[Tree], starts: Sequence[int], lengths: Sequence[int], step: Step) -> dict[str, Any]:
+        """What the model's forward takes for the nodes of each tree from `starts` on, behind `lengths` committed tokens."""
         ids = [t for tree, d in zip(trees, starts, strict=True) for t in tree.tokens[d:]]
         positions = [n + x for tree, d, n in zip(trees, starts, lengths, strict=True) for x in tree.depth[d:]]
-        step = self.cache.step(slots, [len(t) - d for t, d in zip(trees, starts, strict=True)])
-        arguments = {
+        return {
             "input_ids": torch.tensor([ids], device=self.device),
             "position_ids": torch.tensor([positions], device=self.device),
             "attention_mask": self._attention_mask(trees, starts, lengths),
             self._cache_name: step,
             "use_cache": True,
         }
-        with self._capture(layer_ids) as captured:
-            out = run(**arguments)[0]
-        step.close()
-        return out[0], torch.cat([captured[i][0] for i in layer_ids], -1) if layer_ids else None
 
     def _attention_mask(self, trees: Sequence[Tree], starts: Sequence[int], lengths: Sequence[int]) -> Any:
         """Additive (1, 1, sum of N, longest T) masks: one tensor, or one per layer type where the model mixes them."""
@@ -147,7 +181,7 @@ class HFTarget:
             def hook(_module: Any, _args: Any, output: Any) -> None:
                 captured[layer] = output[0] if isinstance(output, tuple) else output
 
-            return self.layers[layer].register_forward_hook(hook)
+            return self.decoder_layers[layer].register_forward_hook(hook)
 
         hooks = [keep(i) for i in layer_ids]
         try:

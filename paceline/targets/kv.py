@@ -4,13 +4,15 @@ Slots of equal capacity lie side by side in slabs, so that one attention call ca
 and a batch of one has its own slab. No forward copies what is already there, and a slab whose slots are all free gives its memory back.
 Rotary positions are prefix length plus depth, so kept rows never need to be rotated again.
 
+Rows that have been through some layers only lie behind a slot's scratch rows, until they have been through all.
+
 Axes: R slots of a slab, H key/value heads, T committed tokens, S scratch rows, D head size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -55,6 +57,27 @@ class _Slot:
     row: int
     length: int = 0
     scratch: int = 0
+    begun: list[int] = field(default_factory=list)  # layers that each row behind the scratch rows has been through, never ascending
+
+    def rows(self, layer: int) -> int:
+        """How many rows there are in this layer."""
+        return self.length + self.scratch + sum(done > layer for done in self.begun)
+
+    def enter(self, span: range, size: int) -> int:
+        """Where so many rows begin that go through these layers next. All rows before them have been there (invariant I1)."""
+        first = self.rows(span.start)
+        ahead = first - self.length - self.scratch
+        entering = self.begun[ahead : ahead + size]
+        assert all(done >= span.stop for done in self.begun[:ahead]), f"rows enter layers {span} before {self.begun[:ahead]} are through"
+        assert entering == [span.start] * len(entering), f"rows that enter layer {span.start} have been through {entering} layers"
+        assert len(entering) == size or span.start == 0, f"{size} rows enter layer {span.start}, and {len(entering)} are there"
+        return first
+
+    def leave(self, span: range, first: int, size: int) -> None:
+        """These rows have been through the layers."""
+        ahead = first - self.length - self.scratch
+        self.begun[ahead : ahead + size] = [span.stop] * size
+        assert self.begun == sorted(self.begun, reverse=True), f"layers done must never ascend: {self.begun} (invariant I2)"
 
     def buffers(self) -> Iterator[torch.Tensor]:
         """Keys and values of every layer, (H, capacity, D) each."""
@@ -101,7 +124,7 @@ class SlotCache:
         """Move a slot whose slab has too little room."""
         if rows <= state.slab.capacity:
             return
-        used = state.length + state.scratch
+        used = state.length + state.scratch + len(state.begun)
         slab, row = self._place(max(rows, state.slab.capacity * 3 // 2))
         for layer, pair in state.slab.layers.items():
             for new, old in zip(slab.buffers(layer, *pair), pair, strict=True):
@@ -115,6 +138,18 @@ class SlotCache:
     def scratch(self, slot: int) -> int:
         return self._slots[slot].scratch
 
+    def scratch_at(self, slot: int, layer: int) -> int:
+        """Rows above the committed ones in this layer: more than `scratch` where some have been through a part of the layers."""
+        state = self._slots[slot]
+        return state.rows(layer) - state.length
+
+    def settle(self, slot: int, layers: int) -> None:
+        """The rows that were begun have been through all these layers: they are scratch rows now."""
+        state = self._slots[slot]
+        assert state.begun == [layers] * len(state.begun), f"rows are scratch after {layers} layers, and these are through {state.begun}"
+        state.scratch += len(state.begun)
+        state.begun = []
+
     @torch.inference_mode()
     def commit(self, slot: int, path: Sequence[int]) -> None:
         state = self._slots[slot]
@@ -127,12 +162,12 @@ class SlotCache:
             for buffer in state.buffers():
                 buffer[:, start:end] = buffer[:, source.to(buffer.device)]
         state.length += len(rows)
-        state.scratch = 0
+        state.scratch, state.begun = 0, []
 
     def truncate(self, slot: int, length: int) -> None:
         state = self._slots[slot]
         assert length <= state.length, f"cannot truncate {state.length} tokens to {length}"
-        state.length, state.scratch = length, 0
+        state.length, state.scratch, state.begun = length, 0, []
 
     @property
     def nbytes(self) -> int:
@@ -143,8 +178,16 @@ class SlotCache:
         """Room for `sizes` new scratch rows in each slot, as the cache argument of one forward."""
         states = [self._slots[s] for s in slots]
         for state, size in zip(states, sizes, strict=True):
+            state.begun = []  # what was begun is run anew
             self._reserve(state, state.length + state.scratch + size)
-        return Step(states, list(sizes))
+        return Step(states, list(sizes), [s.length + s.scratch for s in states])
+
+    def layer_step(self, slots: Sequence[int], sizes: Sequence[int], span: range, hidden: torch.Tensor | None) -> LayerStep:
+        """The same for a forward through the layers of `span` only, which `sizes` rows of each slot enter with `hidden`."""
+        states = [self._slots[s] for s in slots]
+        for state, size in zip(states, sizes, strict=True):
+            self._reserve(state, state.rows(span.start) + size)
+        return LayerStep(states, list(sizes), span, hidden)
 
 
 @dataclass(frozen=True)
@@ -172,10 +215,8 @@ class Segments(list[torch.Tensor]):
 class Step(TransformersCache):  # type: ignore[misc]
     """The cache as one forward sees it. Transformers hands each layer's new rows to `update` and attends to what it returns."""
 
-    def __init__(self, states: list[_Slot], sizes: list[int]) -> None:
-        self._states, self._sizes = states, sizes
-        starts = [s.length + s.scratch for s in states]
-        self._starts = starts
+    def __init__(self, states: list[_Slot], sizes: list[int], starts: list[int]) -> None:
+        self._states, self._sizes, self._starts = states, sizes, starts
         self._groups = _groups(states, starts, sizes)
         offsets = [sum(sizes[:i]) for i in range(len(sizes))]
         self._parts: list[Part] = []
@@ -221,7 +262,21 @@ class Step(TransformersCache):  # type: ignore[misc]
             state.scratch += size
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self._starts[0]
+        return self._starts[0] if self._starts else 0
+
+
+class LayerStep(Step):
+    """The cache as a forward through some layers sees it. It also carries the rows' hidden states (1, N, H) in and out (`layers.Gate`);
+    none come in where the model is to embed them."""
+
+    def __init__(self, states: list[_Slot], sizes: list[int], span: range, hidden: torch.Tensor | None) -> None:
+        super().__init__(states, sizes, [state.enter(span, size) for state, size in zip(states, sizes, strict=True)])
+        self.span, self.hidden = span, hidden
+
+    def close(self) -> None:
+        """The forward went well."""
+        for state, size, first in zip(self._states, self._sizes, self._starts, strict=True):
+            state.leave(self.span, first, size)
 
 
 def _groups(states: Sequence[_Slot], starts: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:

@@ -18,11 +18,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from ..errors import InvalidRequest
+from ..heads.borrow import final_norm
 from ..targets.hf import HFTarget
 from .disk import MB, put, put_text, whole_lines, writing
 from .examples import Example
 from .prompts import Say
-from .teacher import final_norm
 
 _PACK = 2048  # tokens per call of the target
 
@@ -64,6 +64,12 @@ class Taps:
     @property
     def bytes_per_token(self) -> int:
         return 2 * (len(self.head_layers) + 1) * int(self.target.config.hidden_size)
+
+
+def stored_taps(run: Path) -> tuple[int, ...]:
+    """The head's layers whose features a run's folder holds; none if it holds no features."""
+    settings = run / "features" / "settings.json"
+    return tuple(json.loads(settings.read_text())["taps"]) if settings.exists() else ()
 
 
 class Store:

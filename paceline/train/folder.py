@@ -14,18 +14,27 @@ from ..bench import environment
 from ..errors import InvalidRequest
 from .disk import put_text
 from .read_recipe import as_yaml, read
-from .recipe import Recipe
+from .recipe import Common
 
 RECIPE, ABOUT = "recipe.yaml", "run.json"
-_MAY_CHANGE = ("length", "checkpoints", "evaluation", "answers.batch_size", "answers.method", "answers.max_minutes", "features.shard_mb")
+_MAY_CHANGE = (
+    "length",
+    "continual.rounds",
+    "checkpoints",
+    "evaluation",
+    "answers.batch_size",
+    "answers.method",
+    "answers.max_minutes",
+    "features.shard_mb",
+)
 
 
-def open_folder(out: Path, recipe: Recipe, device: torch.device) -> None:
+def open_folder(out: Path, recipe: Common, device: torch.device) -> None:
     """Make the folder of a run, or see that it holds the same one. Raises InvalidRequest naming what differs."""
     if out.exists() and not out.is_dir():
         raise InvalidRequest(f"--out {out} is a file; name a folder")
     if (out / RECIPE).exists():
-        before = _flat(read(out / RECIPE, {}).model_dump(mode="json"))
+        before = _flat(read(out / RECIPE, {}, type(recipe)).model_dump(mode="json"))
         now = _flat(recipe.model_dump(mode="json"))
         differing = [k for k in now if before.get(k) != now[k] and not any(k == m or k.startswith(m + ".") for m in _MAY_CHANGE)]
         if differing:

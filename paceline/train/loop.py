@@ -90,7 +90,7 @@ def _step(stepper: Stepper, run: Run, step: int, elapsed: float) -> dict[str, An
         kept = run.checkpoints.all()
         last = f"the last checkpoint is {kept[-1].name}" if kept else "there is no checkpoint yet"
         raise NumericalError(f"step {step + 1}: {error}; lower optimizer.lr ({last})") from None
-    return figures | {"seconds": round(run.clock() - began, 3), "sequences": sum(len(b.tokens) for b in batches)}
+    return figures | {"seconds": round(run.clock() - began, 3), "sequences": sum(b.sequences for b in batches)}
 
 
 class Log:

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import yaml
 from pydantic import ValidationError
 
 from ..errors import InvalidRequest
-from .recipe import Recipe
+from .recipe import Common, Recipe
+
+Kind = TypeVar("Kind", bound=Common)
 
 
-def read(file: Path | None, overrides: Mapping[str, Any]) -> Recipe:
-    """A recipe from a file, if any, with dotted keys set over it. Raises InvalidRequest naming the key, the value and what is wrong."""
+@overload
+def read(file: Path | None, overrides: Mapping[str, Any]) -> Recipe: ...
+@overload
+def read(file: Path | None, overrides: Mapping[str, Any], kind: type[Kind]) -> Kind: ...
+def read(file: Path | None, overrides: Mapping[str, Any], kind: type[Common] = Recipe) -> Common:
+    """A recipe of this kind from a file, if any, with dotted keys set over it.
+
+    Raises InvalidRequest naming the key, the value and what is wrong.
+    """
     values = {} if file is None else _parse(file)
     for key, value in overrides.items():
         _set(values, key, value)
     try:
-        return Recipe.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise InvalidRequest("the recipe does not hold: " + "; ".join(map(_line, error.errors()[:5]))) from None
 
@@ -35,7 +44,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise InvalidRequest(f"--set {text!r} has a value that is no YAML; quote it") from None
 
 
-def as_yaml(recipe: Recipe) -> str:
+def as_yaml(recipe: Common) -> str:
     return str(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 

@@ -6,8 +6,6 @@ The head's weights are float32 while it trains; features come from disk or, onli
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,38 +24,26 @@ from ..targets.load import load
 from . import bigrams, card, evaluate, examples, loop, teacher
 from .anchors import draw
 from .batches import Batch, Plan, make_batch
-from .checkpoint import Checkpoints, Progress
-from .data import Prepared
+from .checkpoint import Progress
 from .disk import put
 from .distill import Distillation
-from .examples import Example
-from .features import Store, Tapped, Taps, packs
-from .prompts import Say
+from .features import packs
 from .recipe import Recipe
+from .setup import Gathered, loop_run
+from .setup import Options as Options
 from .teacher import Teacher
 
 _INIT_TEXTS = 8
 _EVALUATION_PACK, _EVALUATION_ANCHORS = 2048, 32  # tokens of held-out text at once; blocks of a sequence
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a person wants of this run besides the recipe."""
-
-    yes: bool = False
-    data_only: bool = False
-    say: Say = lambda message: None
-    stopped: Callable[[], bool] = lambda: False
-
-
 class Session:
     """The parts of a run, made."""
 
-    def __init__(
-        self, recipe: Recipe, target: HFTarget, taps: Taps, store: Store | None, prepared: Prepared, out: Path, options: Options
-    ) -> None:
-        self.recipe, self.target, self.taps, self.store = recipe, target, taps, store
-        self.prepared, self.out, self.options = prepared, out, options
+    def __init__(self, recipe: Recipe, found: Gathered, out: Path, options: Options) -> None:
+        self.recipe, self.target, self.taps = recipe, found.target, found.taps
+        self.read, self.prepared, self.out, self.options = found.read, found.prepared, out, options
+        target, taps, prepared = found.target, found.taps, found.prepared
         self.ids = examples.draft_vocabulary(prepared.train, recipe.head.draft_vocab_size, target)
         needs_teacher = recipe.objective.loss != "ce"
         if needs_teacher:
@@ -91,12 +77,6 @@ class Session:
                 table.start(head)
         return head
 
-    def read(self, members: Sequence[Example]) -> list[Tapped]:
-        """Features from disk or from the target, now."""
-        if self.store is not None:
-            return [self.store.get(e) for e in members]
-        return self.taps.read([e.tokens for e in members])
-
     def train(self, accelerator: Any) -> Progress:
         recipe = self.recipe
         rank, world = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
@@ -106,18 +86,13 @@ class Session:
                 f"optimizer.batch_size {size} of {count} sequences cannot be shared by {world} processes; "
                 f"make it a multiple of {world}, and at most {count}"
             )
-        run = loop.Run(
-            fetch=lambda step: self.plan.step(step, rank, world),
-            steps=recipe.length.steps or recipe.length.epochs * self.plan.steps_per_epoch,
-            settings=recipe.optimizer,
-            checkpoints=Checkpoints(self.out / "checkpoints", recipe.checkpoints.keep),
-            log=self.out / "log.jsonl",
-            seconds=None if recipe.length.max_minutes is None else 60 * recipe.length.max_minutes,
-            save_seconds=60 * recipe.checkpoints.every_minutes,
-            every=recipe.evaluation.every,
+        run = loop_run(
+            recipe,
+            self.out,
+            self.options,
+            lambda step: self.plan.step(step, rank, world),
+            steps_per_epoch=self.plan.steps_per_epoch,
             evaluate=lambda step: {"evaluation": self.evaluate()},
-            stopped=self.options.stopped,
-            say=self.options.say,
         )
         return loop.train(self.head, self.objective, run, accelerator)
 

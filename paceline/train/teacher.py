@@ -5,15 +5,14 @@ Axes: R rows, H hidden size, V vocabulary, Vd draft vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 from torch.nn.functional import linear
 
 from ..errors import UnsupportedModel
-from ..heads.borrow import output_weight
+from ..heads.borrow import finisher, output_weight
 from ..targets.hf import HFTarget
 from ..tree import Tree
 
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
     from .features import Taps
 
 _TOLERANCE = 0.02  # of the logits' spread: bfloat16 rounds by less
-
-
-def final_norm(target: HFTarget) -> nn.Module:
-    """The norm between the last layer and the output matrix."""
-    base = target.model.base_model
-    found = (getattr(base, name, None) for name in ("norm", "final_layernorm", "final_layer_norm", "ln_f"))
-    return next((m for m in found if m is not None), nn.Identity())
 
 
 class Teacher:
@@ -41,18 +33,10 @@ class Teacher:
     def __init__(self, target: HFTarget, ids: torch.Tensor | None) -> None:
         weight = output_weight(target)[: target.vocab_size]
         self._weight = weight if ids is None else weight[ids.to(weight.device)].clone()
-        self._finish = _finish(target)
+        self._finish = finisher(target)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._finish(linear(hidden.to(self._weight.dtype), self._weight).float())
-
-
-def _finish(target: HFTarget) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What some families do to their logits: divide them (Granite, Cohere), cap them (Gemma)."""
-    cap = getattr(target.config, "final_logit_softcapping", None)
-    if cap:
-        return lambda logits: cap * torch.tanh(logits / cap)
-    return lambda logits: logits
 
 
 @torch.inference_mode()

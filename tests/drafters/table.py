@@ -72,7 +72,7 @@ class TableModel:
         for slot, more in zip(slots, tokens, strict=True):
             self.cache.slots[slot].tokens += more
 
-    def verify(self, trees, slots, layer_ids=()) -> Output:
+    def verify(self, trees, slots, layer_ids=(), head_starts=()) -> Output:
         rows, sizes = [], []
         for tree, slot in zip(trees, slots, strict=True):
             kept, known = self.cache.slots[slot], self.cache.scratch(slot)

@@ -27,7 +27,7 @@ def test_layers_begin_as_the_targets_last_ones():
     head, copied = started(target)
     assert sorted(copied) == sorted([*(f"layers.{i}.{name}" for i in (0, 1) for name in LAYER + ATTENTION), "norm.weight"])
     for i in (0, 1):
-        assert torch.equal(head.layers[i].mlp.up_proj.weight, target.layers[2 + i].mlp.up_proj.weight), f"layer {i}"
+        assert torch.equal(head.layers[i].mlp.up_proj.weight, target.decoder_layers[2 + i].mlp.up_proj.weight), f"layer {i}"
     assert torch.equal(head.norm.weight, target.model.model.norm.weight)
 
 
@@ -39,7 +39,7 @@ def test_queries_and_keys_begin_with_neutral_norms():
 def test_norms_of_queries_and_keys_are_copied_where_the_target_has_them():
     target = tiny.target("qwen3")
     with torch.no_grad():
-        target.layers[1].self_attn.q_norm.weight.fill_(0.5)
+        target.decoder_layers[1].self_attn.q_norm.weight.fill_(0.5)
     head, copied = started(target)
     assert ("layers.1.self_attn.q_norm.weight" in copied, head.layers[1].self_attn.q_norm.weight[0].item()) == (True, 0.5)
 

@@ -63,7 +63,7 @@ def test_queries_and_keys_begin_as_large_as_those_of_the_target(texts):
     head = JetSpecHead.for_target(target, made := config(target), kept_ids(made))
     init_from_target(head, target, texts)
     rows = []
-    hook = target.layers[1].self_attn.k_proj.register_forward_hook(lambda m, a, out: rows.append(out[0]))
+    hook = target.decoder_layers[1].self_attn.k_proj.register_forward_hook(lambda m, a, out: rows.append(out[0]))
     for text in texts:
         slot = target.cache.open()
         target.prefill([slot], [text])

@@ -194,7 +194,7 @@ def test_features_come_in_the_order_in_which_layers_are_named():
 def test_no_hook_stays_behind():
     target, slots = prefilled("llama")
     target.verify(TREES, slots, [0, 1])
-    assert [len(layer._forward_hooks) for layer in target.layers] == [0, 0]
+    assert [len(layer._forward_hooks) for layer in target.decoder_layers] == [0, 0]
 
 
 def test_without_named_layers_there_are_no_features():

@@ -20,7 +20,7 @@ MARK = "target"
 def full_pass(target, example):
     """Layers 0 and 1 by Transformers' own hidden states, and the state that the output layer reads."""
     got = {}
-    hooks = [layer.register_forward_hook(lambda m, a, out, i=i: got.update({i: out})) for i, layer in enumerate(target.layers)]
+    hooks = [layer.register_forward_hook(lambda m, a, out, i=i: got.update({i: out})) for i, layer in enumerate(target.decoder_layers)]
     head = target.model.get_output_embeddings().register_forward_pre_hook(lambda m, a: got.update({"hidden": a[0]}))
     from paceline.tree import Tree
 
