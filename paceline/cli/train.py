@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,18 +79,21 @@ def jetspec(
     if out is None:
         raise InvalidRequest("training needs a folder; give one with --out DIR")
     stderr().print(as_yaml(recipe))
-    _train(recipe, out, yes=yes, data_only=data_only)
+    from ..train.jetspec import train_jetspec
+
+    run(train_jetspec, recipe, out, yes=yes, data_only=data_only)
 
 
-def _train(recipe: Any, out: Path, *, yes: bool, data_only: bool) -> None:
-    from ..train.jetspec import Options, train_jetspec
+def run(train: Callable[[Any, Path, Any], Path], recipe: Any, out: Path, *, yes: bool, data_only: bool) -> None:
+    """Train by a recipe, saying what is going on; after Ctrl-C say how to go on."""
+    from ..train.setup import Options
     from .chat import interruptible
 
     quiet_transformers()
     say = Teller()
     with say, interruptible() as stopped:
         try:
-            folder = train_jetspec(recipe, out, Options(yes=yes, data_only=data_only, say=say, stopped=stopped))
+            folder = train(recipe, out, Options(yes=yes, data_only=data_only, say=say, stopped=stopped))
         except KeyboardInterrupt:
             say.note(f"stopped; the same command goes on from {out}")
             raise

@@ -15,8 +15,12 @@ def draw(example: Example, count: int, *, seed: int, epoch: int) -> torch.Tensor
     draws what it would have drawn.
     """
     first, last = example.prompt_length, len(example) - 2
-    eligible = last - first + 1
+    return choose(last - first + 1, count, seed=seed, epoch=epoch, key=example.key) + first
+
+
+def choose(eligible: int, count: int, *, seed: int, epoch: int, key: str) -> torch.Tensor:
+    """Ascending places below `eligible`, at most `count` of them, without replacement; drawn by seed, epoch and key alone."""
     if eligible <= count:
-        return torch.arange(first, last + 1)
-    generator = torch.Generator().manual_seed(chance(seed, "anchors", str(epoch), example.key))
-    return torch.randperm(eligible, generator=generator)[:count].sort().values + first
+        return torch.arange(eligible)
+    generator = torch.Generator().manual_seed(chance(seed, "anchors", str(epoch), key))
+    return torch.randperm(eligible, generator=generator)[:count].sort().values

@@ -30,6 +30,11 @@ class Batch:
         return Batch(**{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
 
     @property
+    def sequences(self) -> int:
+        """B."""
+        return len(self.tokens)
+
+    @property
     def places(self) -> torch.Tensor:
         """(B, A, D + 1) positions of each block's tokens, the anchor first, cut at the end of the text."""
         steps = torch.arange(self.supervised.shape[2] + 1, device=self.anchors.device)
@@ -85,14 +90,12 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        return max(1, len(self.examples) // self.batch_size)
+        return steps_per_epoch(len(self.examples), self.batch_size)
 
     def members(self, step: int) -> tuple[int, list[Example]]:
         """The epoch and the examples of a step, longest first."""
-        epoch, index = divmod(step, self.steps_per_epoch)
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        order = torch.randperm(len(self.examples), generator=generator)[index * self.batch_size : (index + 1) * self.batch_size]
-        return epoch, sorted((self.examples[i] for i in order.tolist()), key=len, reverse=True)
+        epoch, places = turn(len(self.examples), self.batch_size, step=step, seed=self.seed)
+        return epoch, sorted((self.examples[i] for i in places), key=len, reverse=True)
 
     def step(self, step: int, rank: int = 0, world: int = 1) -> list[Batch]:
         """The micro-batches of a step, or the share of one of `world` processes."""
@@ -103,3 +106,15 @@ class Plan:
             make_batch(g, self.read(g), [anchors.draw(e, self.anchors, seed=self.seed, epoch=epoch) for e in g], depth=self.depth)
             for g in groups
         ]
+
+
+def steps_per_epoch(count: int, batch_size: int) -> int:
+    return max(1, count // batch_size)
+
+
+def turn(count: int, batch_size: int, *, step: int, seed: int) -> tuple[int, list[int]]:
+    """The epoch of a step, and which of `count` things are its batch: each epoch goes through a new order of the seed."""
+    epoch, index = divmod(step, steps_per_epoch(count, batch_size))
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    order = torch.randperm(count, generator=generator)[index * batch_size : (index + 1) * batch_size]
+    return epoch, order.tolist()

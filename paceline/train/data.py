@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from .features import Store, Taps
 from .folder import RECIPE
 from .prompts import Row, Say
 from .read_recipe import read
-from .recipe import Recipe
+from .recipe import Common
 from .regenerate import Regenerator, fingerprint
 
 HELD_OUT = "held-out.jsonl"
@@ -36,7 +35,7 @@ class Prepared:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-def source(recipe: Recipe, out: Path) -> tuple[Recipe, Path]:
+def source(recipe: Common, out: Path) -> tuple[Common, Path]:
     """The recipe that says what the data are, and the folder that holds them: this run's, or those of the run that it names."""
     if recipe.data.from_run is None:
         return recipe, out
@@ -54,7 +53,7 @@ def target_mark(target: HFTarget) -> list[Any]:
     return [tokenizer_hash(target.vocabulary), *target_fingerprint(target), str(target.dtype)]
 
 
-def choose_rows(recipe: Recipe, say: Say) -> tuple[list[Row], list[Row]]:
+def choose_rows(recipe: Common, say: Say) -> tuple[list[Row], list[Row]]:
     """Training rows in an order of the seed, and those of the evaluation."""
     data = recipe.data
     rows = prompts.shuffled(prompts.read(data.prompts, on_bad_line=data.on_bad_line, say=say), recipe.seed)
@@ -63,13 +62,10 @@ def choose_rows(recipe: Recipe, say: Say) -> tuple[list[Row], list[Row]]:
         held = prompts.shuffled(prompts.read([recipe.evaluation.prompts], on_bad_line=data.on_bad_line, say=say), recipe.seed)
     if recipe.evaluation.limit is not None:
         held = prompts.split(held, recipe.evaluation.limit, at_most=1.0)[1]
-    limit = data.limit
-    if limit is None and recipe.length.steps is not None:
-        limit = math.ceil(recipe.length.steps * recipe.optimizer.batch_size / recipe.length.epochs)
-    return train[:limit], held
+    return train[: recipe.most_prompts], held
 
 
-def estimate(recipe: Recipe, target: HFTarget, taps: Taps, rows: Sequence[Row]) -> int:
+def estimate(recipe: Common, target: HFTarget, taps: Taps, rows: Sequence[Row]) -> int:
     """Bytes that cached features take at most: all prompts answered at full length."""
     composed = sum(recipe.compose.model_dump().values())
     sample = rows[:: max(1, len(rows) // 200)]
@@ -82,7 +78,7 @@ def estimate(recipe: Recipe, target: HFTarget, taps: Taps, rows: Sequence[Row]) 
 class Maker:
     """Makes the sequences of a recipe in a run's folder."""
 
-    recipe: Recipe
+    recipe: Common
     target: HFTarget
     folder: Path
     taps: Taps

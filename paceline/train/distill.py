@@ -32,9 +32,11 @@ class Distillation:
     teacher: Teacher | None
 
     def __call__(self, head: JetSpecHead, batch: Batch) -> tuple[torch.Tensor, Sums]:
-        tokens = batch.blocks
-        hidden = head(head.fuse(batch.features), tokens[..., 0], batch.anchors, batch.valid)
-        keep = batch.valid
+        return self.of(head, batch, slot_states(head, batch))
+
+    def of(self, head: JetSpecHead, batch: Batch, hidden: torch.Tensor) -> tuple[torch.Tensor, Sums]:
+        """The same, for states (B, A, D, H) of the slots that are known already."""
+        tokens, keep = batch.blocks, batch.valid
         part = _Part(head, self, tokens[keep], batch.supervised[keep], batch.hidden[keep])
         markov = [head.markov_prev, head.markov_next] if head.config.markov_rank else []
         loss, figures = chunked(part, hidden[keep], markov, self.settings.chunk_blocks)
@@ -94,6 +96,12 @@ class _Part:
         accepted = correct.cumprod(-1).sum()
         figures = [weights.sum(), torch.tensor(float(len(trained)), device=rows.device), accepted.float()]
         return (weights * losses).sum(), torch.cat([torch.stack(figures), slots.sum(0).float(), correct.sum(0).float()])
+
+
+def slot_states(head: JetSpecHead, batch: Batch) -> torch.Tensor:
+    """(B, A, D, H) what the head makes of each slot."""
+    hidden: torch.Tensor = head(head.fuse(batch.features), batch.blocks[..., 0], batch.anchors, batch.valid)
+    return hidden
 
 
 def slot_logits(head: JetSpecHead, hidden: torch.Tensor, prev: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ..sampling import SamplingParams
 from ..stats import Stats
 from ..targets.hf import HFTarget
 from .batches import Batch
-from .distill import slot_logits
+from .distill import slot_logits, slot_states
 from .prompts import Row
 from .step import Objective, add, means
 
@@ -38,12 +38,16 @@ def acceptance(
         pooled.add(round_)
         tasks.setdefault(requests[id(round_.sequence)][0].task, Stats()).add(round_)
         deepest = max(deepest, *round_.draft.tree.depth)
+    counts = {"prompts": len(requests), "left_out": len(rows) - len(requests)}
+    return decoding(pooled, tasks, deepest) | counts
+
+
+def decoding(pooled: Stats, tasks: Mapping[str, Stats], deepest: int) -> dict[str, Any]:
+    """What decoding with drafts of this depth came to, for a card."""
     return {
         "mean_acceptance_length": round(pooled.mean_acceptance_length, 4),
         "by_task": {name: round(stats.mean_acceptance_length, 4) for name, stats in sorted(tasks.items())},
         "acceptance_at": [round(pooled.acceptance_at(d), 4) for d in range(1, deepest + 1)],
-        "prompts": len(requests),
-        "left_out": len(rows) - len(requests),
         "tokens": pooled.tokens,
         "rounds": pooled.rounds,
     }
@@ -73,7 +77,7 @@ def temperatures(head: JetSpecHead, batches: Sequence[Batch]) -> tuple[float, ..
     total = torch.zeros(depths, len(grid))
     for batch in batches:
         tokens = batch.blocks
-        hidden = head(head.fuse(batch.features), tokens[..., 0], batch.anchors, batch.valid)
+        hidden = slot_states(head, batch)
         labels = head.draft_index[tokens[..., 1:]]
         for depth in range(depths):
             rows = batch.supervised[..., depth] & (labels[..., depth] >= 0)

@@ -10,6 +10,7 @@ import torch
 
 from .. import api
 from ..errors import InvalidRequest
+from ..sequence import common_prefix
 from ..targets.hf import HFTarget
 from .answers import Answer
 from .prompts import Row
@@ -25,6 +26,7 @@ class Example:
     task: str
     tokens: tuple[int, ...]
     prompt_length: int
+    temperature: float = 0.0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -37,8 +39,7 @@ class Example:
 
 def from_answers(answers: Iterable[Answer], max_length: int) -> list[Example]:
     """One sequence per answer, cut to `max_length` tokens."""
-    made = (Example(a.key, a.task, (*a.prompt_ids, *a.ids)[:max_length], len(a.prompt_ids)) for a in answers)
-    return list(made)
+    return [Example(a.key, a.task, (*a.prompt_ids, *a.ids)[:max_length], len(a.prompt_ids), a.temperature) for a in answers]
 
 
 def from_corpus(target: HFTarget, rows: Iterable[Row], max_length: int) -> list[Example]:
@@ -65,8 +66,8 @@ def _common(texts: Sequence[Sequence[int]]) -> int:
     """How many tokens all of them begin with."""
     if len(texts) < 2:
         return 0
-    first, last = min(texts), max(texts)
-    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    first, last = min(map(tuple, texts)), max(map(tuple, texts))
+    return common_prefix(first, last)
 
 
 def trainable(examples: Sequence[Example], target: HFTarget) -> list[Example]:

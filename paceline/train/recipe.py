@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -160,8 +161,8 @@ class Evaluation(Section):
     every: Natural = 0
 
 
-class Recipe(Section):
-    """All that decides what a run does, but for the folder that it writes."""
+class Common(Section):
+    """What every kind of training needs: a target, texts of its own, and how to step."""
 
     model: str = "smollm2"
     revision: str | None = None
@@ -171,18 +172,34 @@ class Recipe(Section):
     data: Data = Field(default_factory=Data)
     answers: Answers = Field(default_factory=Answers)
     compose: Compose = Field(default_factory=Compose)
-    head: Head = Field(default_factory=Head)
     features: Features = Field(default_factory=Features)
-    objective: Objective = Field(default_factory=Objective)
     optimizer: Optimizer = Field(default_factory=Optimizer)
-    length: Length = Field(default_factory=Length)
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     evaluation: Evaluation = Field(default_factory=Evaluation)
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Recipe:
+    def _fits_together(self) -> Common:
         if self.answers.source == "corpus" and any(self.compose.model_dump().values()):
             raise ValueError("compose needs the target's own answers; leave it out with answers.source corpus")
         if self.answers.source == "corpus" and self.answers.max_minutes is not None:
             raise ValueError("answers.max_minutes has no effect with answers.source corpus")
         return self
+
+    @property
+    def most_prompts(self) -> int | None:
+        """How many training prompts are answered at most."""
+        return self.data.limit
+
+
+class Recipe(Common):
+    """All that decides what a run does, but for the folder that it writes."""
+
+    head: Head = Field(default_factory=Head)
+    objective: Objective = Field(default_factory=Objective)
+    length: Length = Field(default_factory=Length)
+
+    @property
+    def most_prompts(self) -> int | None:
+        if self.data.limit is None and self.length.steps is not None:
+            return math.ceil(self.length.steps * self.optimizer.batch_size / self.length.epochs)
+        return self.data.limit

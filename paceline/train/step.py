@@ -12,6 +12,7 @@ from ..errors import NumericalError
 from .recipe import Optimizer
 
 Sums = dict[str, torch.Tensor]
+MEAN = "mean/"
 Objective = Callable[[Any, Any], tuple[torch.Tensor, Sums]]  # (head, batch) -> summed loss, sums; sums["weight"] divides the loss
 
 
@@ -100,8 +101,10 @@ def add(totals: Sums, loss: torch.Tensor, sums: Sums) -> None:
 
 
 def means(totals: Sums) -> dict[str, Any]:
-    """Mean loss, accuracy by depth and simulated accepted length, from an objective's sums."""
-    figures: dict[str, Any] = {"loss": float(totals["loss"] / totals["weight"].clamp(min=1e-9))}
+    """Mean loss, accuracy by depth and simulated accepted length, from an objective's sums; and of sums named mean/... their means."""
+    weight = totals["weight"].clamp(min=1e-9)
+    figures: dict[str, Any] = {"loss": float(totals["loss"] / weight)}
+    figures |= {name.removeprefix(MEAN): round(float(total / weight), 5) for name, total in totals.items() if name.startswith(MEAN)}
     if "slots" in totals:
         figures["accuracy"] = [round(x, 4) for x in (totals["correct"] / totals["slots"].clamp(min=1)).tolist()]
         figures["accepted"] = round(float(1 + totals["accepted"] / totals["blocks"].clamp(min=1)), 4)

@@ -9,7 +9,9 @@ import torch
 
 from paceline.errors import InvalidRequest
 from paceline.train.folder import open_folder
+from paceline.train.rcsd.recipe import RcsdRecipe
 from paceline.train.read_recipe import as_yaml, parse_setting, read
+from paceline.train.recipe import Recipe
 
 BASE = {"data.prompts": ["p.jsonl"]}
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml"))
@@ -54,7 +56,7 @@ def test_what_is_printed_reads_back_as_the_same_recipe(tmp_path):
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.name)
 def test_every_recipe_among_the_examples_holds(file):
-    read(file, BASE)
+    read(file, BASE, RcsdRecipe if file.name.startswith("rcsd") else Recipe)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "a: [", "\xff"], ids=["a list", "no YAML", "no UTF-8"])

@@ -1,0 +1,75 @@
+"""`paceline train rcsd`: train a head further on what the target kept and refused of its own drafts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import InvalidRequest
+from . import train
+from .console import stderr
+
+Head = Annotated[str | None, typer.Option(help="Folder of the head to begin with. The default is the one that is shipped for the target.")]
+Records = Annotated[Path | None, typer.Option(help="Rounds recorded with this head (--record): the first round learns from them.")]
+Rounds = Annotated[
+    int | None, typer.Option(min=1, help="Rounds of collecting, training and judging; of each domain with protocol domains.")
+]
+Steps = Annotated[int | None, typer.Option(min=1, help="Optimiser steps of a round.")]
+Protocol = Annotated[str | None, typer.Option(help="mixed, domains (one after the other) or online (a stream).")]
+Objective = Annotated[str | None, typer.Option(help="pref (preference), pg (policy gradient) or distill (the control).")]
+DataOnly = Annotated[bool, typer.Option("--data-only", help="Stop when the target's answers are made.")]
+
+
+def main(
+    config: train.Config = None,
+    out: train.Out = None,
+    model: train.Model = None,
+    head: Head = None,
+    prompts: train.Prompts = None,
+    records: Records = None,
+    rounds: Rounds = None,
+    steps: Steps = None,
+    protocol: Protocol = None,
+    objective: Objective = None,
+    limit: train.Limit = None,
+    seed: train.Seed = None,
+    on_bad_line: train.OnBadLine = None,
+    settings: train.Set = None,
+    yes: train.Yes = False,
+    data_only: DataOnly = False,
+    dry_run: train.DryRun = False,
+) -> None:
+    """Train a head on its own accepted and refused drafts, in rounds; a round that does not pay is refused.
+
+    All that happened is kept in the folder; the same command goes on after an interruption. The head is in its folder `head`.
+    """
+    train.need("pydantic", "yaml")
+    from ..train.rcsd.recipe import RcsdRecipe
+    from ..train.read_recipe import as_yaml, parse_setting, read
+
+    given = {
+        "model": model,
+        "head": head,
+        "records": None if records is None else str(records),
+        "seed": seed,
+        "data.prompts": train.prompt_files(prompts) if prompts else None,
+        "data.limit": limit,
+        "data.on_bad_line": on_bad_line,
+        "continual.rounds": rounds,
+        "continual.steps": steps,
+        "continual.protocol": protocol,
+        "preference.objective": objective,
+    }
+    overrides = {key: value for key, value in given.items() if value is not None} | dict(map(parse_setting, settings or []))
+    recipe = read(config, overrides, RcsdRecipe)
+    if dry_run:
+        print(as_yaml(recipe), end="")
+        return
+    if out is None:
+        raise InvalidRequest("training needs a folder; give one with --out DIR")
+    stderr().print(as_yaml(recipe))
+    from ..train.rcsd.course import train_rcsd
+
+    train.run(train_rcsd, recipe, out, yes=yes, data_only=data_only)
