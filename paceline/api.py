@@ -89,7 +89,7 @@ def generate(
     prompts: Sequence[str | Sequence[Message] | Sequence[int]],
     params: SamplingParams | None = None,
     *,
-    method: str = "lookup",
+    method: str = "auto",
     draft_model: HFTarget | None = None,
     num_speculative_tokens: int | None = None,
     budget: int | None = None,
@@ -101,12 +101,17 @@ def generate(
     memory: Any = None,
     thresholds: Any = None,
     rule_settings: Mapping[str, Any] | None = None,
+    profile: str | None = None,
+    exits: str | None = None,
+    exit_settings: Mapping[str, Any] | None = None,
 ) -> list[Completion]:
     """Answer all prompts, at most `batch_size` of them at a time (None: all).
 
     `shape` is that of a draft model's tree: chain, chain:5, 2x3 (width, depth) or sequoia:P1,P2,... (see docs/methods/draft_model.md).
-    The last four are for the lossy rules csd and easd: off, shadow or on; the correction memory, a file or an object; the thresholds
-    file; and settings such as `{"csd.tau": 0.05}`.
+    The four after `batch_size` are for the lossy rules csd and easd: off, shadow or on; the correction memory, a file or an object; the
+    thresholds file; and settings such as `{"csd.tau": 0.05}`. `profile` is for method auto, what `paceline tune` wrote; without it the one
+    in the cache, if there is one. `exits` and `exit_settings` are for method specbound: a folder of exit heads, or lens; and settings
+    such as `{"threshold": 0.8}` (see `heads.exit_settings`).
 
     Raises InvalidRequest, PromptTooLong, IncompatibleDraft or IncompatibleRule before the first token.
     """
@@ -115,7 +120,8 @@ def generate(
     if batch_size is not None and batch_size < 1:
         raise InvalidRequest(f"batch_size is {batch_size}; it must be at least 1")
     lossy = {"rule_mode": rule_mode, "memory": memory, "thresholds": thresholds, "rule_settings": rule_settings}
-    drafter, rule = method_for(target, method, draft_model, num_speculative_tokens, budget, shape, head, **lossy)
+    others = {"profile": profile, "exits": exits, "exit_settings": exit_settings}
+    drafter, rule = method_for(target, method, draft_model, num_speculative_tokens, budget, shape, head, **others, **lossy)
     seqs = [request(target, p, params, chat) for p in prompts]
     stats = {id(s): Stats() for s in seqs}
     for round_ in engine.stream(target, drafter, rule, seqs, batch_size):
@@ -139,12 +145,12 @@ def method_for(
     budget: int | None = None,
     shape: str | None = None,
     head: str | None = None,
-    **lossy: Any,
+    **others: Any,
 ) -> tuple[Any, Any]:
-    """Drafter and rule by name, with the draft model's tokenizer checked. `lossy` are the last four fields of Options."""
+    """Drafter and rule by name, with the draft model's tokenizer checked. `others` are further fields of Options."""
     if draft_model is not None:
         check_same_tokenizer(target, draft_model)
-    return build(method, target, Options(num_speculative_tokens, budget, draft_model, shape, head, **lossy))
+    return build(method, target, Options(num_speculative_tokens, budget, draft_model, shape, head, **others))
 
 
 def stream(target: HFTarget, seq: Request, drafter: Any, rule: Any) -> Iterator[tuple[str, Round]]:

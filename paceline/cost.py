@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
     from .targets.base import Target
 
 SIZES = (1, 2, 4, 6, 8, 12, 16, 24, 32)
-_CONTEXT, _REPEATS, _ENOUGH = 128, 5, 1.0  # tokens before the nodes; how often; seconds after which no further repeat begins
+TELLING = (1, 8, 24, 4, 16)  # where there is time for a few only, the most telling first
+_CONTEXT, _SHORT = 128, 16  # tokens before the nodes
+_REPEATS, _ENOUGH = 5, 1.0  # how often; seconds after which no further repeat begins
+FAR = 2.0  # a round that took so many times what was expected says no more than that it was slow
+_ANCHOR, _FOLLOW = 0.25, 0.1  # how fast a live curve follows plain rounds, and others
+_EXACT, _STEP = 64, 8  # nodes up to which a live curve has a point for each number, and for how many one beyond
 
 
 @dataclass(frozen=True)
@@ -49,29 +55,87 @@ class CostCurve:
         return CostCurve(self.sizes, tuple(s + seconds for s in self.seconds))
 
 
+class LiveCost:
+    """A curve that follows what rounds of so many sequences really take.
+
+    A plain round, one node each, says how quick the machine is at the moment, and moves all of the curve. A round with drafts says what its
+    size costs beside that, and moves the rest hardly, but at first, when the whole curve may be off.
+    """
+
+    def __init__(self, curve: CostCurve, plain: int = 1) -> None:
+        self.curve, self._plain, self._seen = curve, plain, 0
+
+    def __call__(self, nodes: int) -> float:
+        return self.curve(nodes)
+
+    def add(self, nodes: int, seconds: float) -> None:
+        """A round of this many nodes took so long. One that seems far off counts as off by FAR: noise, or a pause."""
+        self._seen += 1
+        off = math.log(max(seconds, 1e-9) / self.curve(nodes))
+        off = min(max(off, -math.log(FAR)), math.log(FAR))
+        anchor = nodes == self._plain
+        follow = max(_ANCHOR if anchor else _FOLLOW, 1 / (1 + self._seen))
+        seen = nodes if nodes <= _EXACT else nodes // _STEP * _STEP
+        sizes = tuple(sorted({*self.curve.sizes, seen}))
+        moved = [self.curve(s) * math.exp(off * (follow if anchor or s == seen else follow**2)) for s in sizes]
+        self.curve = CostCurve(sizes, tuple(moved))
+
+
 TYPICAL = {  # relative to one node: what to assume of a device until it has been measured; the second one is a guess
     "cpu": CostCurve((1, 6, 64), (1.0, 1.0, 4.2)),
     "cuda": CostCurve((1, 64, 256), (1.0, 1.1, 2.0)),
 }
 
 
-def measure_cost_curve(target: Target, sizes: Sequence[int] = SIZES) -> CostCurve:
-    """Time forwards of these many nodes behind a short context; the least of a few each, taken in turns, since machines are noisy."""
-    slot = target.cache.open(_CONTEXT + max(sizes))
-    best = dict.fromkeys(sizes, math.inf)
-    try:
-        target.prefill([slot], [[i % target.vocab_size for i in range(_CONTEXT)]])
-        length, began = target.cache.length(slot), time.perf_counter()
+def measure_cost_curve(target: Target, sizes: Sequence[int] = SIZES, *, batch: int = 1) -> CostCurve:
+    """Time forwards of these many nodes for each of `batch` sequences behind a short context; the least of a few each, taken in turns,
+    since machines are noisy. The curve is over the nodes of all sequences."""
+    began, best = time.perf_counter(), dict.fromkeys(sizes, math.inf)
+    with _bench(target, max(sizes), batch=batch, context=_CONTEXT) as timed:
         for turn in range(_REPEATS):
             for size in sizes:
-                tree = Tree.chain([i % target.vocab_size for i in range(size)])
-                best[size] = min(best[size], seconds_of(lambda tree=tree: target.verify([tree], [slot]).logits))  # type: ignore[misc]
-                target.cache.truncate(slot, length)
+                best[size] = min(best[size], timed(size))
             if turn and time.perf_counter() - began > _ENOUGH:  # the first turn warms up
                 break
+    return CostCurve(tuple(batch * s for s in sizes), tuple(best.values()))
+
+
+def quick_cost_curve(target: Target, *, seconds: float = 1.0, clock: Callable[[], float] = time.perf_counter) -> CostCurve:
+    """The same for one sequence, in about so many seconds: one node is always timed, and of TELLING as many as there is time for. What a
+    device of this kind typically does stands for the others."""
+    began, best = clock(), dict.fromkeys(TELLING, math.inf)
+    typical = TYPICAL.get(target.device.type, TYPICAL["cpu"])
+    with _bench(target, max(TELLING), batch=1, context=_SHORT) as timed:
+        timed(1)  # warms up
+        for size in (*TELLING, *TELLING):
+            if size > 1 and clock() - began + best[1] * typical(size) > seconds:
+                break
+            best[size] = min(best[size], timed(size))
+    known = {size: took for size, took in sorted(best.items()) if took < math.inf}
+    last = max(known)
+    known |= {size: known[last] * typical(size) / typical(last) for size in (*TELLING, 64) if size > last}
+    sizes = sorted(known)
+    return CostCurve(tuple(sizes), tuple(known[s] for s in sizes))
+
+
+@contextmanager
+def _bench(target: Target, largest: int, *, batch: int, context: int) -> Iterator[Callable[[int], float]]:
+    """The seconds of one forward over a chain of so many nodes in each of some slots, behind a short context."""
+    slots = [target.cache.open(context + largest) for _ in range(batch)]
+
+    def seconds(nodes: int) -> float:
+        tree = Tree.chain([i % target.vocab_size for i in range(nodes)])
+        took = seconds_of(lambda: target.verify([tree] * batch, slots).logits)
+        for slot in slots:
+            target.cache.truncate(slot, context)
+        return took
+
+    try:
+        target.prefill(slots, [[i % target.vocab_size for i in range(context)]] * batch)
+        yield seconds
     finally:
-        target.cache.free(slot)
-    return CostCurve(tuple(sizes), tuple(best.values()))
+        for slot in slots:
+            target.cache.free(slot)
 
 
 def seconds_of(run: Callable[[], torch.Tensor], times: int = 1) -> float:
@@ -85,6 +149,7 @@ def seconds_of(run: Callable[[], torch.Tensor], times: int = 1) -> float:
 
 
 _measured: WeakKeyDictionary[Target, CostCurve] = WeakKeyDictionary()
+_quickly: WeakKeyDictionary[Target, CostCurve] = WeakKeyDictionary()
 
 
 def cost_curve(target: Target) -> CostCurve:
@@ -92,3 +157,12 @@ def cost_curve(target: Target) -> CostCurve:
     if target not in _measured:
         _measured[target] = measure_cost_curve(target)
     return _measured[target]
+
+
+def first_cost_curve(target: Target) -> CostCurve:
+    """A curve to begin with: the measured one where there is one, else a quick one, once."""
+    if target in _measured:
+        return _measured[target]
+    if target not in _quickly:
+        _quickly[target] = quick_cost_curve(target)
+    return _quickly[target]

@@ -9,10 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .errors import IncompatibleRule, InvalidRequest
+from .heads.exit_settings import ExitSettings
 from .lossy import check_settings, pair
 from .options import Entry as Entry
 from .options import Options as Options
-from .table import DRAFTERS, RULES, TREE, default_shape
+from .table import DRAFTERS as DRAFTERS
+from .table import RULES as RULES
+from .table import TREE, default_shape, merged
 
 if TYPE_CHECKING:
     from .draft import Drafter
@@ -36,6 +39,12 @@ def parse(method: str) -> tuple[list[str], str]:
     split_rule(rule)
     if len(set(drafters)) < len(drafters):
         raise InvalidRequest(f"method {method!r} names a drafter twice")
+    if len(drafters) > 1 and (adaptive := [name for name in drafters if DRAFTERS[name].adapts]):
+        raise InvalidRequest(
+            f"method {method!r} joins {adaptive[0]} with another drafter, which it does by itself; name {adaptive[0]} alone"
+        )
+    if len(drafters) > 1 and (own := [name for name in drafters if DRAFTERS[name].on_target]):
+        raise InvalidRequest(f"method {method!r} joins {own[0]}, whose work on the target's layers another tree would lose; name it alone")
     if rule != MATCH:  # which takes all that there is, and spares the help its imports
         _check_pair(drafters, rule)
     return drafters, rule
@@ -79,6 +88,10 @@ def _check_pair(drafters: list[str], rule: str) -> None:
     if len(drafters) > 1 and Siblings.FIXED not in needs:
         raise IncompatibleRule(f"rule {rule} needs children drawn {drawn}, and trees of draws cannot be merged; use rule match")
     for name in drafters:
+        if DRAFTERS[name].adapts:
+            raise IncompatibleRule(
+                f"{name} is always lossless, and rule {rule} is not for it: use rule match, or name a drafter (lookup/{rule})"
+            )
         if not any(Siblings[kind] in needs for kind in DRAFTERS[name].siblings):
             raise IncompatibleRule(
                 f"rule {rule} needs children drawn {drawn}, which {name} does not propose; "
@@ -118,6 +131,7 @@ def check(method: str, options: Options) -> None:
         value = getattr(options, field)
         if value is not None and value < 1:
             raise InvalidRequest(f"{field} is {value}; it must be at least 1")
+    ExitSettings.read(options.exit_settings)  # raises for what cannot be
     rule, drawn = parse(method)[1], "shape" in reads(method)
     if around := split_rule(rule)[1]:
         check_settings(rule, around, options)
@@ -144,20 +158,4 @@ def build(method: str, target: Target, options: Options | None = None) -> tuple[
     for name in names:
         chosen = {field: getattr(options, field) for field in options.given() & _reads(name, rule_name, options.shape)}
         drafters.append(DRAFTERS[name].build(target, rule, **chosen))
-    if len(drafters) == 1:
-        return drafters[0], rule
-    from .drafters.merge import MergedDrafter
-
-    return MergedDrafter(drafters, options.budget or max(getattr(d, "budget", 1) for d in drafters), _take_cost(drafters)), rule
-
-
-def _take_cost(drafters: list[Any]) -> Any:
-    """The cost curve for a merged tree, a measured one if there is one: it is cut once, as a whole, so its drafters lose theirs."""
-    from .cost import TYPICAL
-
-    curves = [getattr(d, "cost", None) for d in drafters]
-    if None in curves:
-        return None
-    for drafter in drafters:
-        drafter.cost = None
-    return next((c for c in curves if c not in TYPICAL.values()), curves[0])
+    return drafters[0] if len(drafters) == 1 else merged(drafters, options.budget), rule

@@ -20,6 +20,9 @@ class Options:
     memory: Any = None  # of CSD: a file, a Memory or a SharedMemory
     thresholds: Any = None  # of EASD: a file
     rule_settings: Mapping[str, Any] | None = None  # of lossy rules, as {"csd.tau": 0.1}
+    exits: Any = None  # of SpecBound: a folder of exit heads, `lens`, or an object
+    exit_settings: Mapping[str, Any] | None = None  # of SpecBound, as {"threshold": 0.8}; see `heads.exit_settings`
+    profile: Any = None  # of the adaptive drafter: a file that `paceline tune` wrote
 
     def given(self) -> set[str]:
         return {name for name, value in vars(self).items() if value is not None}
@@ -29,7 +32,8 @@ class Options:
 class Entry:
     """One line of the table. `siblings` are the kinds of children that a drafter can propose, by their names in `draft.Siblings`;
     `beliefs` drafters can say what they thought; `wraps` rules go around another one; `page` is the one in docs/methods if it has
-    another name."""
+    another name; `cheap` drafters cost next to nothing; one that `adapts` chooses among the others by itself; those `on_target`
+    draft with the target's own layers, and take part in that only if an option of theirs is given."""
 
     build: Callable[..., Any]
     help: str
@@ -38,3 +42,6 @@ class Entry:
     page: str | None = None
     beliefs: bool = False
     wraps: bool = False
+    cheap: bool = False
+    adapts: bool = False
+    on_target: bool = False

@@ -7,7 +7,7 @@ quick. `methods` reads the table.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidRequest
@@ -15,7 +15,9 @@ from .lossy import check_fits, configured
 from .options import Entry, Options
 
 if TYPE_CHECKING:
+    from .cost import CostCurve
     from .draft import Drafter
+    from .drafters.part import Part
     from .origin import Origin
     from .rules.walk import Rule
     from .targets.base import Target
@@ -68,6 +70,49 @@ def _jetspec(target: Target, rule: Rule, head: Any = None, budget: int | None = 
     if budget is None:  # then what a node costs here decides
         return JetSpecDrafter(found, cost=cost_curve(target).plus(draft_seconds(found)), **options)
     return JetSpecDrafter(found, budget=budget, **options)
+
+
+def _auto(target: Target, rule: Rule, profile: Any = None, budget: int | None = None, **options: Any) -> Drafter:
+    from .drafters.auto import BUDGET
+    from .tune.assemble import assemble
+
+    found = assemble(target, Options(budget=budget or BUDGET, **options), profile)
+    return adaptive(found.parts, found.cost, budget=budget or BUDGET, basis=found.basis)
+
+
+def adaptive(parts: Sequence[Part], cost: Mapping[int, CostCurve], **settings: Any) -> Drafter:
+    """The adaptive drafter over these parts (see `drafters.auto`)."""
+    from .drafters.auto import AutoDrafter
+
+    return AutoDrafter(parts, cost, **settings)
+
+
+def _specbound(
+    target: Any, rule: Rule, exits: Any = None, exit_settings: Mapping[str, Any] | None = None, num_speculative_tokens: int | None = None
+) -> Drafter:
+    from .draft import Siblings
+    from .drafters.specbound import SpecBoundDrafter
+    from .heads.exit_ready import choose_bounds, ready_exits
+    from .heads.exit_settings import ExitSettings
+
+    told = ExitSettings.read(exit_settings)
+    found = ready_exits(target, exits, told.layers)
+    bounds = choose_bounds(target, found, told, num_speculative_tokens)
+    siblings = next(kind for name in DRAFTERS["specbound"].siblings if (kind := Siblings[name]) in rule.needs)
+    return SpecBoundDrafter(target, found, bounds, layers=told.layers, annealing=told.annealing, siblings=siblings)
+
+
+def merged(drafters: Sequence[Any], budget: int | None) -> Drafter:
+    """One tree of several drafters. It is cut once, as a whole: by a measured cost curve if one of them has one, and they lose theirs."""
+    from .cost import TYPICAL
+    from .drafters.merge import MergedDrafter
+
+    curves = [getattr(d, "cost", None) for d in drafters]
+    cost = None if None in curves else next((c for c in curves if c not in TYPICAL.values()), curves[0])
+    if cost is not None:
+        for drafter in drafters:
+            drafter.cost = None
+    return MergedDrafter(drafters, budget or max(getattr(d, "budget", 1) for d in drafters), cost)
 
 
 def _match() -> Rule:
@@ -137,12 +182,12 @@ def _control(name: str) -> Callable[..., Rule]:
         from .rules.match import match
         from .rules.spelling import Spelling
 
-        made: Any
-        made, presets = {
+        known: dict[str, tuple[Callable[..., Rule], Mapping[str, Any]]] = {
             "random_rescue": (random_rescue, csd_config.RANDOM_PRESETS),
             "random_veto": (random_veto, easd_config.RANDOM_PRESETS),
-        }[name]
-        return made(base or match, configured(name, presets, options or Options()), Spelling.of(target))  # type: ignore[no-any-return]
+        }
+        made, presets = known[name]
+        return made(base or match, configured(name, presets, options or Options()), Spelling.of(target))
 
     return build
 
@@ -153,12 +198,21 @@ _DRAWN = ("FIXED", "WITHOUT_REPLACEMENT", "IID", "TOP_AND_DRAW")  # the first th
 
 DRAFTERS: dict[str, Entry] = {
     "none": Entry(_none, "plain decoding, the baseline", siblings=()),
-    "lookup": Entry(_lookup, "copies what followed the last words earlier in prompt and output", TREE),
+    "lookup": Entry(_lookup, "copies what followed the last words earlier in prompt and output", TREE, cheap=True),
     "draft_model": Entry(
         _draft_model, "a small model with the same tokenizer drafts a tree", TREE | {"draft_model", "shape"}, _DRAWN, beliefs=True
     ),
     "jetspec": Entry(_jetspec, "a trained head on the target's features drafts a tree in one forward", TREE | {"head"}),
+    "specbound": Entry(
+        _specbound,
+        "the target's own early layers draft where they are confident",
+        frozenset({"num_speculative_tokens", "exits", "exit_settings"}),
+        ("FIXED", "WITHOUT_REPLACEMENT"),
+        on_target=True,
+    ),
 }
+_TOLD = frozenset().union(*(entry.options for entry in DRAFTERS.values())) - {"shape"} | {"profile"}
+DRAFTERS["auto"] = Entry(_auto, "the default: measures what pays and drafts with that, or not at all", _TOLD, siblings=(), adapts=True)
 
 RULES: dict[str, Entry] = {
     "match": Entry(_match, "draw from the target and look among the candidates; lossless for all drafters"),

@@ -4,15 +4,19 @@ test_mutations.py runs the compact part on broken code and must see it fail.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paceline import engine, methods
+from paceline import engine, methods, table
+from paceline.cost import CostCurve
+from paceline.drafters.part import Part
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request
 from paceline.targets.hf import HFTarget
 from paceline.text import TextStream
+from paceline.tune.assemble import available
 
 from . import tiny
 from .drafts import Planted
@@ -27,11 +31,21 @@ ROWS = (
     "lookup+draft_model",
     "jetspec",
     "lookup+jetspec",
+    "specbound",
+    "auto",
     "planted",
 )  # one line per method
-AROUND = ("draft_model/rejection+csd+easd", "lookup/csd", "jetspec/csd")  # rules around another one, in shadow: all of them runs, and
-# the text is that of the rule inside. What they do when they are on is tested with them.
-DRAWN = (*(r for rule in methods.RULES if rule != "match" and (r := f"draft_model/{rule}") not in ROWS), *AROUND)  # as rejection, in brief
+AROUND = (
+    "draft_model/rejection+csd+easd",
+    "lookup/csd",
+    "jetspec/csd",
+    "specbound/csd",
+    "lookup/random_rescue",
+    "jetspec/random_rescue",
+    "specbound/random_rescue",
+)  # rules around another one, in shadow: all of them runs, and the text is that of the rule inside. What they do is tested with them
+BY_ITSELF = tuple(f"specbound/{rule}" for rule in ("rejection", "naive", "rrs_wor", "ramp_wor"))
+DRAWN = (*(r for rule in methods.RULES if rule != "match" and (r := f"draft_model/{rule}") not in ROWS), *BY_ITSELF, *AROUND)  # in brief
 PROMPTS = {"one": (3,), "short": (46, 51, 56, 0, 5, 10), "long": tuple((i * i + i // 7) % tiny.VOCAB for i in range(70))}
 LONGEST = 40  # new tokens
 
@@ -47,13 +61,38 @@ def method(row: str, target: HFTarget, draft: HFTarget | None = None) -> tuple[A
     """Drafter and rule of a row."""
     if row == "planted":
         return Planted(), match
+    if row == "auto":
+        return adaptive(target), match
     mode = "shadow" if any(methods.RULES[rule].wraps for rule in row.partition("/")[2].split("+") if rule) else None
     if "jetspec" in row:
         from .heads.small import taught_head
 
         return methods.build(row, target, methods.Options(head=taught_head(), budget=12, rule_mode=mode))
+    if row.startswith("specbound"):
+        bounds = {"threshold": 0.1, "layers": (1,)}
+        return methods.build(row, target, methods.Options(num_speculative_tokens=4, exit_settings=bounds, rule_mode=mode))
     draft = (draft or tiny.draft(FAMILY)) if "draft_model" in row else None
     return methods.build(row, target, methods.Options(draft_model=draft, rule_mode=mode))
+
+
+class Fitful:
+    """A clock that runs as it likes, so that an adaptive drafter tries everything, for no reason."""
+
+    def __init__(self, scale: float = 1e-4) -> None:
+        self.now, self.scale, self._lots = 0.0, scale, random.Random(0)
+
+    def __call__(self) -> float:
+        self.now += self.scale * self._lots.choice([0, 0, 1, 10, 100])
+        return self.now
+
+
+def adaptive(target: HFTarget, clock: Callable[[], float] | None = None) -> Any:
+    """The adaptive drafter over all drafters that there are, the target's own layers included."""
+    from .heads.small import taught_head
+
+    options = methods.Options(draft_model=tiny.draft(FAMILY), head=taught_head(), exits="lens", budget=12)
+    parts = [Part(name, drafter) for name, drafter in available(target, options)[0].items()]
+    return table.adaptive(parts, {1: CostCurve((1, 8, 64), (0.01, 0.01, 0.1))}, clock=clock or Fitful())
 
 
 def request(prompt: Sequence[int], count: int = LONGEST, *, eos: int | None = None, stop: tuple[str, ...] = (), **settings: Any) -> Request:

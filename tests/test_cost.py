@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from paceline.cost import CostCurve, cost_curve, measure_cost_curve
+from paceline.cost import FAR, TYPICAL, CostCurve, LiveCost, cost_curve, measure_cost_curve, quick_cost_curve
 
 from . import tiny
 
@@ -42,3 +44,38 @@ def test_a_target_is_measured_once():
     target = tiny.target()
     assert cost_curve(target) is cost_curve(target)
     assert cost_curve(tiny.target()) is not cost_curve(target)
+
+
+def test_a_plain_round_moves_the_whole_live_curve():
+    cost = LiveCost(CostCurve((1, 8), (1.0, 2.0)))
+    for _ in range(60):
+        cost.add(1, 3.0)
+    assert (cost(1), cost(8)) == pytest.approx((3.0, 6.0), rel=0.01)
+
+
+def test_a_round_with_drafts_moves_its_own_size():
+    cost = LiveCost(CostCurve((1, 4, 8), (1.0, 1.5, 2.0)))
+    for _ in range(60):
+        cost.add(1, 1.0)
+        cost.add(6, 1.9)
+    assert (cost(1), cost(6)) == pytest.approx((1.0, 1.9), rel=0.02)
+
+
+def test_a_pause_counts_as_a_slow_round_only():
+    paused, slow = (LiveCost(CostCurve((1, 8), (1.0, 2.0))) for _ in range(2))
+    paused.add(1, 1000.0)
+    slow.add(1, FAR)
+    assert paused.curve == slow.curve
+
+
+def test_a_quick_curve_takes_no_longer_than_it_may():
+    target, seconds = tiny.target(), itertools.count()
+    curve = quick_cost_curve(target, seconds=0.0, clock=lambda: next(seconds))
+    assert (curve.sizes, target.cache.nbytes) == ((1, 4, 8, 16, 24, 64), 0)
+    assert curve.seconds[-1] == pytest.approx(curve.seconds[0] * TYPICAL["cpu"](64))
+
+
+def test_a_curve_of_a_batch_is_over_all_its_nodes():
+    target = tiny.target()
+    assert measure_cost_curve(target, (1, 3), batch=4).sizes == (4, 12)
+    assert target.cache.nbytes == 0

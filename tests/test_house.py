@@ -103,7 +103,12 @@ SHARED = {
     "paceline.rules.control",
     "paceline.rules.csd_config",
     "paceline.rules.easd_config",
+    "paceline.drafters.account",
+    "paceline.drafters.claims",
     "paceline.drafters.grow",
+    "paceline.drafters.part",
+    "paceline.drafters.pool",
+    "paceline.drafters.union",
     "paceline.drafters.draft_growth",
     "paceline.drafters.sampled",
     "paceline.drafters.shapes",
@@ -271,6 +276,7 @@ def test_importing_does_not_import_what_is_heavy(statement):
 # --- pages and sizes
 
 
+TRAININGS = {"rcsd"}  # methods that make a head for a drafter of the table
 METHOD_PAGES = {name: entry.page or name for name, entry in {**methods.DRAFTERS, **methods.RULES}.items()}
 
 
@@ -284,7 +290,7 @@ def test_every_drafter_and_rule_has_a_page_that_names_it(name):
 
 @pytest.mark.parametrize("page", sorted((DOCS / "methods").glob("*.md")), ids=lambda p: p.stem)
 def test_every_page_has_its_drafter_or_rule(page):
-    assert page.stem in METHOD_PAGES.values(), f"docs/methods/{page.name} describes nothing in the table"
+    assert page.stem in {*METHOD_PAGES.values(), *TRAININGS}, f"docs/methods/{page.name} describes nothing in the table"
 
 
 @pytest.mark.parametrize("file", [*FILES, *sorted(Path(__file__).parent.rglob("*.py"))], ids=lambda f: str(f.relative_to(PACKAGE.parent)))

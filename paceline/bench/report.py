@@ -33,9 +33,7 @@ def build(lineup: Lineup, settings: Settings, prompts: Sequence[Prompt], encoded
     lines = [_line(run, settings, by_run) for run in ran]
     differences = _equality(lineup, settings, lines, by_run, {p.id: e for p, e in zip(prompts, encoded, strict=True)})
     lines += [_skipped(name, why) for name, why in lineup.skipped.items()]
-    chosen = dataclasses.asdict(settings)
-    for field in ("model", "draft_model", "prompts"):
-        chosen[field] = environment.scrub(chosen[field]) if chosen[field] else chosen[field]
+    chosen = {name: environment.scrub(value) if isinstance(value, str) else value for name, value in dataclasses.asdict(settings).items()}
     return {
         "runs": lines,
         "settings": chosen | {"dtype": str(lineup.target.dtype).removeprefix("torch."), "chat_template": True, "turns": 1},

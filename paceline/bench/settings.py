@@ -10,13 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidRequest
-from ..heads.shipped import head_folder
+from ..heads.shipped import exits_folder, head_folder
 from ..lossy import of_method
-from ..methods import DRAFTERS, Options, check, reads
+from ..methods import DRAFTERS, Options, check, parse, reads
 from ..sampling import SamplingParams
 from ..targets.load import WEIGHTS
 from .peers import ASSISTED, check_peer
 from .suites import Prompt
+
+_TOLD = (
+    "budget", "num_speculative_tokens", "shape", "head", "rule_mode", "memory", "thresholds", "rule_settings", "exits", "exit_settings",
+    "profile",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,9 @@ class Settings:
     memory: str | None = None
     thresholds: str | None = None
     rule_settings: Mapping[str, str] | None = None
+    exits: str | None = None  # for method specbound, as the next one
+    exit_settings: Mapping[str, str] | None = None
+    profile: str | None = None  # for method auto
 
     def __post_init__(self) -> None:
         for field in ("batch_size", "repeat"):
@@ -68,19 +76,21 @@ class Settings:
         for name in self.rule_settings or {}:
             if not any(of_method(m, {name: ""}) for m in self.methods):
                 raise InvalidRequest(f"rule setting {name!r} is of no rule of {', '.join(self.methods)}; leave it out or add a method")
-        for field in ("budget", "num_speculative_tokens", "shape", "head", "rule_mode", "memory", "thresholds", "rule_settings"):
+        for field in _TOLD:
             value = getattr(self, field)
             if isinstance(value, int) and value < 1:
                 raise InvalidRequest(f"{field} is {value}; it must be at least 1")
             if value is not None and not any(field in names for names in read.values()):
                 raise InvalidRequest(f"none of the methods {', '.join(self.methods)} uses {field}; leave it out or add a method that does")
-        needs = [m for m, names in read.items() if "draft_model" in names]
+        needs = [m for m in self.methods if "draft_model" in parse(m)[0]]
         if needs and self.draft_model is None:
             raise InvalidRequest(f"method {needs[0]} needs a draft model; give one with --draft-model")
-        if self.draft_model is not None and not needs and ASSISTED not in self.peers:
+        if self.draft_model is not None and ASSISTED not in self.peers and not any("draft_model" in names for names in read.values()):
             raise InvalidRequest(f"nothing here uses a draft model; leave --draft-model out, or add method draft_model or peer {ASSISTED}")
-        if any("head" in names for names in read.values()):
+        if self.head is not None or any("jetspec" in parse(m)[0] for m in self.methods):
             head_folder(self.head, self.model)  # raises where there is none
+        if self.exits is not None:
+            exits_folder(self.exits, self.model)
         for method in self.methods:
             check(method, self.options(method, self.draft_model))
 
@@ -93,7 +103,8 @@ class Settings:
     def options(self, method: str, draft_model: Any) -> Options:
         """What this method is told: of the settings, those that it reads."""
         lossy = self.rule_mode, self.memory, self.thresholds, of_method(method, self.rule_settings)
-        given = Options(self.num_speculative_tokens, self.budget, draft_model, self.shape, self.head, *lossy)
+        told = self.num_speculative_tokens, self.budget, draft_model, self.shape, self.head
+        given = Options(*told, *lossy, exits=self.exits, exit_settings=self.exit_settings, profile=self.profile)
         return Options(**{name: getattr(given, name) for name in reads(method, self.shape)})
 
     def fingerprint(self, prompts: Sequence[Prompt], **more: Any) -> str:

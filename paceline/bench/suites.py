@@ -27,6 +27,23 @@ class Prompt:
         return "/".join(self.task.split("/")[:2])
 
 
+def named(suite: str | None, file: Path | None) -> Path | None:
+    """The file of a suite: `builtin` is None, our own prompts; another name is NAME.jsonl in the current folder. Without a name, `file`.
+
+    Raises InvalidRequest if both are given, or there is no such file.
+    """
+    if suite is None:
+        return file
+    if file is not None:
+        raise InvalidRequest(f"--suite {suite} and --prompts {file} both say what to decode; leave one of them out")
+    if suite == "builtin":
+        return None
+    found = Path(f"{suite}.jsonl")
+    if not found.is_file():
+        raise InvalidRequest(f"there is no suite {suite!r}: no {found} in the current folder; use builtin, or give a file with --prompts")
+    return found
+
+
 def read(file: Path | None = None) -> list[Prompt]:
     """All rows of a JSONL file, or the built-in ones. Raises InvalidRequest naming file, line and what is wrong."""
     file = file or BUILT_IN

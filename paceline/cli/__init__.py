@@ -11,7 +11,23 @@ import typer
 
 from .. import __version__
 from ..errors import PacelineError
-from . import audit, bench, calibrate, chat, doctor, evaluate, export, generate, methods, train
+from . import (
+    audit,
+    bench,
+    calibrate,
+    chat,
+    doctor,
+    evaluate,
+    export,
+    generate,
+    methods,
+    reporting,
+    trace,
+    train,
+    train_exits,
+    train_rcsd,
+    tune,
+)
 from .console import fail
 
 app = typer.Typer(
@@ -25,11 +41,16 @@ app.command("generate")(generate.main)
 app.command("chat")(chat.main)
 app.command("methods")(methods.main)
 app.command("bench")(bench.main)
+app.command("report")(reporting.main)
+app.command("trace")(trace.main)
+app.command("tune")(tune.main)
 app.command("audit")(audit.main)
 app.command("eval")(evaluate.main)
 app.command("doctor")(doctor.main)
 app.command("export")(export.main)
 app.add_typer(train.app, name="train")
+train.app.command("rcsd")(train_rcsd.main)
+train.app.command("exits")(train_exits.main)
 app.add_typer(calibrate.app, name="calibrate")
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # typer gives it no public name

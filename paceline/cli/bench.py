@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..heads.exit_settings import parsed as exit_settings_of
 from ..lossy import parsed
 from . import common, options
 from .console import Progress, bars, publish, quiet_transformers, report_file, stderr
@@ -49,6 +50,7 @@ def main(
     methods: Methods = "none,lookup",
     peers: Peers = "transformers",
     prompts: Prompts = None,
+    suite: options.Suite = None,
     limit: Limit = None,
     max_new_tokens: options.MaxNewTokens = 128,
     budget: options.Budget = None,
@@ -64,6 +66,9 @@ def main(
     memory: options.Memory = None,
     thresholds: options.Thresholds = None,
     rule_settings: options.RuleSettings = None,
+    exits: options.Exits = None,
+    exit_settings: options.ExitSettings = None,
+    profile: options.Profile = None,
     json: Json = None,
 ) -> None:
     """Measure methods against plain decoding and Transformers, in one process and interleaved per prompt.
@@ -74,10 +79,11 @@ def main(
     from ..bench.settings import Settings
     from ..bench.table import show
 
+    prompts = suites.named(suite, prompts)
     settings = Settings(
         model, draft_model, draft_weights, _names(methods), _names(peers), None if prompts is None else str(prompts), limit, max_new_tokens,
         budget, num_speculative_tokens, dtype, batch_size, temperature, seed, repeat, shape, head,
-        rule_mode, memory, thresholds, parsed(rule_settings or []),
+        rule_mode, memory, thresholds, parsed(rule_settings or []), exits, exit_settings_of(exit_settings or []), profile,
     )  # fmt: skip
     chosen = suites.choose(suites.read(prompts), limit)
     file = report_file(json)

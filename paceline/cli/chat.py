@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import PacelineError
+from ..heads.exit_settings import parsed as exit_settings_of
 from ..lossy import parsed
 from . import common, options
 from .console import Progress, fail, stderr, write
@@ -62,7 +63,7 @@ class Conversation:
 
 def main(
     model: options.Model = common.EMBEDDED,
-    method: options.Method = "lookup",
+    method: options.Method = "auto",
     draft_model: options.DraftModel = None,
     num_speculative_tokens: options.NumSpeculativeTokens = None,
     budget: options.Budget = None,
@@ -73,6 +74,9 @@ def main(
     memory: options.Memory = None,
     thresholds: options.Thresholds = None,
     rule_settings: options.RuleSettings = None,
+    profile: options.Profile = None,
+    exits: options.Exits = None,
+    exit_settings: options.ExitSettings = None,
     max_new_tokens: options.MaxNewTokens = 512,
     temperature: options.Temperature = 0.0,
     top_p: options.TopP = None,
@@ -94,7 +98,8 @@ def main(
     """Talk with a model: one line is one turn. /reset starts over; /exit or Ctrl-D ends; Ctrl-C stops an answer."""
     models = common.Models(model, draft_model, dtype, device, revision, weights, draft_weights)
     lossy = rule_mode, memory, thresholds, parsed(rule_settings or [])
-    plan = common.Plan(common.with_rule(method, rule), num_speculative_tokens, budget, shape, head, *lossy)
+    others: dict[str, Any] = {"profile": profile, "exits": exits, "exit_settings": exit_settings_of(exit_settings or [])}
+    plan = common.Plan(common.with_rule(method, rule), num_speculative_tokens, budget, shape, head, *lossy, **others)
     common.check(models, plan, stream=stream, as_json=as_json)
     with Progress() as progress:
         progress("starting")

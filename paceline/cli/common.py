@@ -7,10 +7,11 @@ import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
-from ..heads.shipped import head_folder
+from ..heads.shipped import exits_folder, head_folder
 from ..methods import DRAFTERS, RULES, Options, parse, split_rule
 from ..methods import check as check_options
 from .console import Progress, quiet_transformers
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..targets.hf import HFTarget
 
 EMBEDDED = "smollm2"
+_OF_DRAFTERS = ("num_speculative_tokens", "budget", "shape", "head", "profile", "exits", "exit_settings")  # fields of Plan
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class Plan:
     memory: str | None = None
     thresholds: str | None = None
     rule_settings: Mapping[str, str] | None = None
+    profile: str | None = None
+    exits: str | None = None
+    exit_settings: Mapping[str, str] | None = None
 
     @property
     def lossy(self) -> dict[str, Any]:
@@ -99,7 +104,8 @@ def as_text(read: str) -> str:
 def check(models: Models, plan: Plan, *, stream: bool | None, as_json: bool) -> None:
     """Raise InvalidRequest for an unknown method, and for options that are missing or would have no effect."""
     drafters, rule = parse(plan.method)
-    options = Options(plan.num_speculative_tokens, plan.budget, models.draft_model, plan.shape, plan.head, **plan.lossy)
+    told = plan.num_speculative_tokens, plan.budget, models.draft_model, plan.shape, plan.head
+    options = Options(*told, profile=plan.profile, exits=plan.exits, exit_settings=plan.exit_settings, **plan.lossy)
     entries = [*(DRAFTERS[name] for name in drafters), *(RULES[name] for name in split_rule(rule)[1])]
     if idle := sorted(options.given() - frozenset().union(*(entry.options for entry in entries))):
         raise InvalidRequest(f"{_flags(idle)} no effect with method {plan.method}; leave it out or choose another --method")
@@ -108,6 +114,12 @@ def check(models: Models, plan: Plan, *, stream: bool | None, as_json: bool) -> 
     if "jetspec" in drafters:
         head_folder(plan.head, models.model)  # raises where there is none
     check_options(plan.method, options)
+    if plan.exits is not None:
+        exits_folder(plan.exits, models.model)  # raises where there is none
+    if plan.profile is not None:
+        from ..tune.profile import read
+
+        read(Path(plan.profile))  # raises where there is none
     if models.weights in ("int4", "int8"):
         raise InvalidRequest(
             f"--weights {models.weights} would make the target another model; only --draft-weights can be {models.weights}"
@@ -175,8 +187,8 @@ def open_session(models: Models, plan: Plan, params: SamplingParams, progress: P
 
     quiet_transformers()
     target, draft = load_models(models, progress)
-    told = plan.num_speculative_tokens, plan.budget, plan.shape, plan.head
-    drafter, rule = api.method_for(target, plan.method, draft, *told, **plan.lossy)
+    told: dict[str, Any] = {name: getattr(plan, name) for name in _OF_DRAFTERS}
+    drafter, rule = api.method_for(target, plan.method, draft, **told, **plan.lossy)
     return Session(target, draft, drafter, rule, params, plan.method)
 
 

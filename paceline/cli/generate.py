@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import InvalidRequest
+from ..heads.exit_settings import parsed as exit_settings_of
 from ..lossy import parsed
 from ..methods import parse
 from . import common, options
 from .console import Progress, write
 
 if TYPE_CHECKING:
-    from .running import Run
+    from .running import Reader, Run
 
 Prompt = Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.", show_default=False)]
 Chat = Annotated[bool, typer.Option("--chat/--raw", help="Put the prompt into the model's chat template, or take it as it is.")]
@@ -24,7 +27,7 @@ Stats = Annotated[bool, typer.Option("--stats", help="Print statistics, and the 
 def main(
     prompt: Prompt,
     model: options.Model = common.EMBEDDED,
-    method: options.Method = "lookup",
+    method: options.Method = "auto",
     draft_model: options.DraftModel = None,
     num_speculative_tokens: options.NumSpeculativeTokens = None,
     budget: options.Budget = None,
@@ -35,6 +38,9 @@ def main(
     memory: options.Memory = None,
     thresholds: options.Thresholds = None,
     rule_settings: options.RuleSettings = None,
+    profile: options.Profile = None,
+    exits: options.Exits = None,
+    exit_settings: options.ExitSettings = None,
     max_new_tokens: options.MaxNewTokens = 128,
     temperature: options.Temperature = 0.0,
     top_p: options.TopP = None,
@@ -48,6 +54,7 @@ def main(
     stream: options.Stream = None,
     stats: Stats = False,
     as_json: options.Json = False,
+    record: options.Record = None,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     revision: options.Revision = None,
@@ -57,7 +64,8 @@ def main(
     """Answer one prompt."""
     models = common.Models(model, draft_model, dtype, device, revision, weights, draft_weights)
     lossy = rule_mode, memory, thresholds, parsed(rule_settings or [])
-    plan = common.Plan(common.with_rule(method, rule), num_speculative_tokens, budget, shape, head, *lossy)
+    others: dict[str, Any] = {"profile": profile, "exits": exits, "exit_settings": exit_settings_of(exit_settings or [])}
+    plan = common.Plan(common.with_rule(method, rule), num_speculative_tokens, budget, shape, head, *lossy, **others)
     common.check(models, plan, stream=stream, as_json=as_json)
     if system is not None and not chat:
         raise InvalidRequest("--system has no effect with --raw; leave one of them out")
@@ -68,7 +76,8 @@ def main(
             max_new_tokens, temperature, repetition_penalty, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=stop
         )
         session = common.open_session(models, plan, params, progress)
-        _answer(session, _encode(session, text, system, chat), progress, live=common.streams(stream, as_json), stats=stats, as_json=as_json)
+        shown = {"live": common.streams(stream, as_json), "stats": stats, "as_json": as_json}
+        _answer(session, _encode(session, text, system, chat), progress, record=record, **shown)
 
 
 def _encode(session: common.Session, text: str, system: str | None, chat: bool) -> list[int]:
@@ -77,20 +86,35 @@ def _encode(session: common.Session, text: str, system: str | None, chat: bool) 
     return api.encode(session.target, common.messages(system, text) if chat else text, chat)
 
 
-def _answer(session: common.Session, tokens: list[int], progress: Progress, *, live: bool, stats: bool, as_json: bool) -> None:
-    from .running import decode_once, record, shower, warm_up
+def _answer(
+    session: common.Session, tokens: list[int], progress: Progress, *, record: Path | None, live: bool, stats: bool, as_json: bool
+) -> None:
+    from .running import decode_once, shower, warm_up
+    from .running import record as as_record
 
     if stats or as_json:
         progress("warming up")
         warm_up(session, tokens)
-    run = decode_once(session, tokens, shower(progress, live))
+    asked, reader = _recorded(session, record)
+    run = decode_once(asked, tokens, shower(progress, live), reader=reader)
     progress.stop()
     if as_json:
-        write(json.dumps(record(session, run)) + "\n")
+        write(json.dumps(as_record(session, run)) + "\n")
     else:
         write("\n" if live else run.completion.text + "\n")
     if stats:
         _print_stats(session, tokens, run, progress)
+
+
+def _recorded(session: common.Session, folder: Path | None) -> tuple[common.Session, Reader]:
+    """The session with what a record needs, and what reads its rounds."""
+    if folder is None:
+        return session, lambda round_: None
+    from ..record.recorder import TOP, recorder_for
+
+    recorder = recorder_for(folder, session.target, session.drafter, session.rule)
+    params = dataclasses.replace(session.params, logprobs=session.params.logprobs or TOP)
+    return dataclasses.replace(session, params=params), lambda round_: recorder.add(round_, "generate")
 
 
 def _print_stats(session: common.Session, tokens: list[int], run: Run, progress: Progress) -> None:

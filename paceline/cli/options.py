@@ -1,5 +1,6 @@
 """The options that commands share, each defined once."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,17 +9,33 @@ Model = Annotated[
     str, typer.Option(help="smollm2 (embedded), a folder, a .gguf file, or a hub id such as owner/name or owner/name@revision.")
 ]
 Method = Annotated[str, typer.Option(help="drafter, drafter/rule or drafter+drafter; `paceline methods` lists them.")]
-DraftModel = Annotated[str | None, typer.Option(help="A small model with the same tokenizer, for method draft_model.")]
+DraftModel = Annotated[str | None, typer.Option(help="A small model with the same tokenizer, for methods draft_model and auto.")]
 NumSpeculativeTokens = Annotated[int | None, typer.Option(min=1, help="Depth of the draft.")]
 Budget = Annotated[int | None, typer.Option(min=1, help="Nodes of the draft tree, the root included.")]
 Head = Annotated[
     str | None, typer.Option(help="Folder of a head of this target, for method jetspec; the embedded model has one of its own.")
+]
+Exits = Annotated[
+    str | None,
+    typer.Option(help="Folder of exit heads of this target, for method specbound, or lens for its own norm and output layer."),
+]
+ExitSettings = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=VALUE of specbound, as threshold=0.8, depth=15, layers=9,15 or annealing=0.5. Repeatable."),
+]
+Record = Annotated[
+    Path | None,
+    typer.Option(help="Keep in this folder what was drafted, kept and refused: `paceline train rcsd --records` learns from it."),
 ]
 Shape = Annotated[
     str | None,
     typer.Option(help="Of a draft model's tree, drawn or fixed as the rule needs: chain, chain:5, 2x3 (width, depth) or sequoia:0.6,0.2."),
 ]
 Rule = Annotated[str | None, typer.Option(help="Short for --method METHOD/RULE, as in --method draft_model --rule csd.")]
+Suite = Annotated[str | None, typer.Option(help="builtin, or NAME for NAME.jsonl in the current folder, such as spec_bench.")]
+Profile = Annotated[
+    str | None, typer.Option(help="What `paceline tune` wrote, for method auto; without it the one that the cache holds, if there is one.")
+]
 RuleMode = Annotated[str | None, typer.Option(help="Of the lossy rules csd and easd: off, shadow (count, change nothing) or on.")]
 Memory = Annotated[str | None, typer.Option(help="Correction memory for rule csd, made by `paceline calibrate csd`.")]
 Thresholds = Annotated[

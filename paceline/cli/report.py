@@ -26,6 +26,7 @@ def rows(session: Session, run: Run) -> Rows:
     count = len(run.completion.tokens)
     return [
         ("method", f"{session.method}, rule {session.rule.name}: {'lossless' if session.rule.lossless else 'LOSSY'}"),
+        *_adaptive(session),
         *_altered(session, run),
         ("tokens", f"{count} in {run.target.forwards} target forwards"),
         (
@@ -35,6 +36,17 @@ def rows(session: Session, run: Run) -> Rows:
         ("tokens per second", f"{run.tokens_per_second:.1f} = {count} / {run.seconds:.2f} s, prompt included"),
         ("time", ", ".join(f"{name} {part:.0%}" for name, part in share.items()) + _gpu_note(session)),
     ]
+
+
+def _adaptive(session: Session) -> Rows:
+    """What the adaptive drafter chose, and why."""
+    if (found := getattr(session.drafter, "report", None)) is None:
+        return []
+    chosen = ", ".join(f"{name} in {one['rounds']}" for name, one in found["drafters"].items())
+    told = [
+        ("auto", f"of {found['rounds']} rounds so far {chosen}; {found['plain_rounds']} without a draft; started from {found['basis']}")
+    ]
+    return told + [("", why) for why in found["reasons"]]
 
 
 def _altered(session: Session, run: Run) -> Rows:

@@ -18,6 +18,7 @@ from .common import Session
 from .console import Progress, write
 
 Show = Callable[[str, int], None]  # new text, tokens so far
+Reader = Callable[[engine.Round], object]  # of rounds, such as `record.recorder.Recorder.add`
 _WARM_UP = 32  # tokens of the prompt
 
 
@@ -41,7 +42,9 @@ class Run:
         return {"target": target, "draft": draft, "other": max(0.0, 1 - target - draft)}
 
 
-def decode(session: Session, seq: Request, show: Show, stopped: Callable[[], bool] = lambda: False) -> Run:
+def decode(
+    session: Session, seq: Request, show: Show, stopped: Callable[[], bool] = lambda: False, *, reader: Reader = lambda round_: None
+) -> Run:
     """Decode one sequence to its end, or to the end of the round in which `stopped` became true. Its slot stays open."""
     stats, ours, theirs = Stats(), Clock(), Clock()
     shown = 0
@@ -49,6 +52,7 @@ def decode(session: Session, seq: Request, show: Show, stopped: Callable[[], boo
     with ours.watching(session.target), theirs.watching(session.draft), theirs.watching_heads(session.drafter):
         for piece, round_ in api.stream(session.target, seq, session.drafter, session.rule):
             stats.add(round_)
+            reader(round_)
             show(piece, stats.tokens)
             shown += len(piece)
             if stopped():
@@ -60,11 +64,11 @@ def decode(session: Session, seq: Request, show: Show, stopped: Callable[[], boo
     return Run(completion, seconds, ours, theirs)
 
 
-def decode_once(session: Session, tokens: Sequence[int], show: Show) -> Run:
+def decode_once(session: Session, tokens: Sequence[int], show: Show, *, reader: Reader = lambda round_: None) -> Run:
     """Decode one prompt and give its memory back."""
     seq = api.request(session.target, tokens, session.params)
     try:
-        return decode(session, seq, show)
+        return decode(session, seq, show, reader=reader)
     finally:
         engine.release(session.target, seq)
 
@@ -99,8 +103,10 @@ def shower(progress: Progress, live: bool, doing: str = "decoding") -> Show:
 def record(session: Session, run: Run) -> dict[str, Any]:
     """What `--json` prints."""
     done, stats = run.completion, run.completion.stats
-    lossy = {"altered": done.altered, "rules": done.rules} if rules_around(session.method) else {}
-    return lossy | {
+    special = {"altered": done.altered, "rules": done.rules} if rules_around(session.method) else {}
+    if found := getattr(session.drafter, "report", None):
+        special["auto"] = found
+    return special | {
         "text": done.text,
         "tokens": done.tokens,
         "finish_reason": done.finish_reason,

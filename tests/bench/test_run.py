@@ -276,3 +276,16 @@ def test_a_machine_that_was_not_quiet_is_said() -> None:
 
 def test_the_built_in_prompts_are_used_when_none_are_given() -> None:
     assert len(suites.choose(suites.read(), 1)) == 6
+
+
+def test_the_settings_of_a_report_name_no_home_folder(settings: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    told = measure(settings(methods=("none",), prompts="/home/someone/p.jsonl"))["settings"]
+    assert told["prompts"] == "~/p.jsonl"
+    assert "someone" not in str(told)
+
+
+def test_auto_takes_part_and_gives_the_text_of_plain_decoding(settings: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    lines = {line["run"]: line for line in measure(settings(methods=("none", "auto")))["runs"]}
+    assert (lines["auto"]["identical"], lines["auto"]["rule"], lines["auto"]["lossless"]) == (lines["auto"]["of"], "match", True)

@@ -72,3 +72,18 @@ def test_the_fingerprint_changes_with_settings_prompts_and_versions() -> None:
     ]
     assert Settings().fingerprint(PROMPTS, torch="1") == same
     assert same not in others
+
+
+def test_auto_needs_neither_a_draft_model_nor_a_head(model):
+    settings = Settings(model=model, methods=("none", "auto"), peers=())
+    assert settings.options("auto", None).given() == set()
+
+
+def test_auto_takes_a_draft_model_if_there_is_one(model):
+    settings = Settings(model=model, methods=("auto",), peers=(), draft_model="small", profile="p.json")
+    assert settings.options("auto", "small").given() == {"draft_model", "profile"}
+
+
+def test_a_profile_without_auto_has_no_effect(model):
+    with pytest.raises(InvalidRequest, match="none of the methods none uses profile"):
+        Settings(model=model, methods=("none",), peers=(), profile="p.json")

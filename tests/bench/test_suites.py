@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench.suites import BUILT_IN, Prompt, choose, read
+from paceline.bench.suites import BUILT_IN, Prompt, choose, named, read
 from paceline.errors import InvalidRequest
 
 GOOD = '{"id": "a", "task": "t", "turns": ["hello"]}'
@@ -83,10 +83,10 @@ def test_a_limit_below_one_is_refused() -> None:
         choose(suite(), 0)
 
 
-def test_the_built_in_prompts_cover_six_kinds_three_times_each() -> None:
+def test_the_built_in_prompts_cover_six_kinds_eight_times_each() -> None:
     kinds = Counter(p.task for p in read())
     assert set(kinds) == {f"builtin/{k}" for k in ("translation", "summarization", "qa", "math_reasoning", "rag", "chat")}
-    assert min(kinds.values()) >= 3
+    assert min(kinds.values()) >= 8, f"{kinds}"
     assert all(p.id.startswith("builtin-") for p in read())
 
 
@@ -97,3 +97,15 @@ def test_the_built_in_rows_have_the_fields_of_our_data_and_long_passages_where_t
         assert row["licence"] == "Apache-2.0"
         if row["task"] in ("builtin/summarization", "builtin/rag"):
             assert len(row["turns"][0].split()) >= 120, row["id"]
+
+
+def test_a_suite_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.jsonl").write_text("")
+    assert [named("builtin", None), named("mine", None), named(None, Path("x"))] == [None, Path("mine.jsonl"), Path("x")]
+
+
+@pytest.mark.parametrize(("suite", "file", "words"), [("none", None, "no none.jsonl in the current folder"), ("builtin", "x", "leave one")])
+def test_a_suite_that_is_not_there_or_one_too_many_is_refused(suite: str, file: str | None, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        named(suite, None if file is None else Path(file))

@@ -66,10 +66,10 @@ def test_a_bad_value_is_refused_before_a_model_is_loaded(paceline: Call, command
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--draft-model", "somewhere"], ["--draft-model", "method lookup"]),
+        (["--method", "lookup", "--draft-model", "somewhere"], ["--draft-model", "method lookup"]),
         (["--method", "none", "--budget", "4"], ["--budget", "method none"]),
         (["--method", "none", "--num-speculative-tokens", "4"], ["--num-speculative-tokens", "method none"]),
-        (["--shape", "2x2"], ["--shape", "method lookup"]),
+        (["--shape", "2x2"], ["--shape", "method auto"]),
         (["--method", "draft_model", "--draft-model", "small", "--shape", "2x2", "--budget", "4"], ["shape 2x2 has 7 nodes", "budget 4"]),
         (["--draft-weights", "int4"], ["--draft-weights", "--draft-model"]),
         (["--top-p", "0.9"], ["--top-p", "--temperature"]),

@@ -112,9 +112,9 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
 DRAFT = ["--method", "draft_model", "--draft-model", "small"]
 BAD = [
     (["--rule", "csd", "--method", "lookup/match"], ["--rule csd", "both name a rule"]),
-    (["--rule", "easd"], ["rule easd", "lookup hands none over", "draft_model"]),
+    (["--method", "lookup", "--rule", "easd"], ["rule easd", "lookup hands none over", "draft_model"]),
     (["--rule", "csd", "--method", "none"], ["rule csd", "none does not propose"]),
-    (["--rule-mode", "on"], ["--rule-mode has no effect", "method lookup"]),
+    (["--rule-mode", "on"], ["--rule-mode has no effect", "method auto"]),
     (["--memory", "somewhere"], ["--memory has no effect"]),
     ([*DRAFT, "--rule", "csd", "--thresholds", "somewhere"], ["--thresholds has no effect"]),
     ([*DRAFT, "--rule", "easd", "--memory", "somewhere"], ["--memory has no effect"]),

@@ -1,0 +1,278 @@
+"""Draft with whatever pays here and now, or not at all.
+
+Before each round the adaptive drafter looks at the last one: how long it really took, and what the tokens that came say about every
+draft it has seen, verified or not (`claims`). A drafter that costs next to nothing is always asked. A further one is asked where the
+tokens that it has been adding are worth more than its time, and now and then on trial. What they propose becomes one tree, cut where a
+further node is not worth its time (`grow.share`). If all that has made the recent rounds slower than plain decoding would have been, it
+stops drafting until the loss is made up (`account`).
+
+Only when tokens come depends on time, never which: the rule is target match.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ..cost import FAR, CostCurve, LiveCost
+from ..draft import Draft, Siblings
+from ..sequence import Sequence as Request
+from .account import Account
+from .claims import BRIEF, Claims, judged, with_claims
+from .part import Mean, Part
+from .pool import Pool, root_only
+
+BUDGET = 32  # most nodes of a sequence's tree
+FREE = 0.02  # a draft that costs less than this part of a plain round is made in every round
+CLEAR, STALE = 1.15, 64  # below such a speed-up one round in so many is plain, so that the comparison rests on a fresh figure
+
+
+@dataclass
+class _Own:
+    """What is known of one sequence, by drafter: how far its claims hold here, how its gain compares with the usual, what it has read."""
+
+    claims: dict[str, Claims] = field(default_factory=dict)
+    gain: dict[str, Mean] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A draft whose fate is not decided yet."""
+
+    part: Part
+    seq: Request
+    prompt_length: int
+    length: int  # tokens when it was made
+    draft: Draft
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The round in progress."""
+
+    began: float
+    drafting: float  # seconds
+    nodes: int
+    started: Part | None  # which drafter has begun with the target's work
+    seqs: tuple[Request, ...]
+    prompts: tuple[int, ...]  # lengths
+    lengths: tuple[int, ...]
+
+
+class AutoDrafter:
+    """Chooses among drafters, and how many nodes of theirs are verified.
+
+    Args:
+        parts: the drafters, with what is known of each. They propose fixed children and are told no cost curve.
+        cost: seconds of a forward by the number of nodes of all sequences; by batch size, of which the nearest is taken.
+        budget: most nodes of a sequence's tree, the root included.
+        clock: seconds; tests put in their own.
+        basis: where the figures come from, for `report`.
+    """
+
+    siblings = Siblings.FIXED
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        cost: Mapping[int, CostCurve],
+        *,
+        budget: int = BUDGET,
+        clock: Callable[[], float] = time.perf_counter,
+        basis: str = "",
+    ) -> None:
+        self.parts, self.budget, self.basis = tuple(parts), budget, basis
+        self.drafters = tuple(p.drafter for p in parts)
+        self.target_layer_ids = tuple(sorted({i for d in self.drafters for i in d.target_layer_ids}))
+        self._curves, self._clock = cost, clock
+        self._costs: dict[int, LiveCost] = {}  # by batch size
+        self._account = Account(cost[min(cost)](1))
+        self._own: WeakKeyDictionary[Request, _Own] = WeakKeyDictionary()
+        self._open: list[_Asked] = []
+        self._last: _Last | None = None
+        self._chosen: Part | None = None  # the one that was asked for its merits, or on trial, in this round
+        self._since_plain = 0
+        self.rounds = self.plain_rounds = self.nodes = 0
+
+    def propose(self, seqs: Sequence[Request]) -> list[Draft]:
+        began, self._chosen = self._clock(), None
+        self._look_back(seqs, began)
+        drafts = self._draft(seqs)
+        nodes = sum(len(d.tree) for d in drafts)
+        self._count(nodes, len(seqs))
+        prompts, lengths = zip(*((s.prompt_length, len(s.tokens)) for s in seqs), strict=True)
+        started = self._chosen if self._chosen and self._chosen.starts else None
+        self._last = _Last(began, self._clock() - began, nodes, started, tuple(seqs), prompts, lengths)
+        return drafts
+
+    def _count(self, nodes: int, batch: int) -> None:
+        plain = nodes == batch
+        self.rounds, self.nodes = self.rounds + 1, self.nodes + nodes
+        self.plain_rounds += plain
+        self._since_plain = 0 if plain else self._since_plain + 1
+
+    # what the last round says
+
+    def _look_back(self, seqs: Sequence[Request], now: float) -> None:
+        self._judge()
+        last = self._last
+        if last is None or not _same(last, seqs):
+            return
+        batch, seconds = len(last.seqs), now - last.began
+        cost = self._cost(batch)
+        expected = cost(last.nodes) + last.drafting
+        counted = min(seconds, FAR * expected)  # more was a pause
+        if last.started is None:
+            cost.add(last.nodes, seconds - last.drafting)
+        else:  # the target had less to do, so what the round took beyond an ordinary one is the price of its draft
+            last.started.paid(batch, 0, max(0.0, seconds - cost(last.nodes)))
+        if last.nodes == batch:
+            self._account.add_plain(counted, last.drafting, expected)
+        else:
+            tokens = sum(len(s.tokens) - n for s, n in zip(last.seqs, last.lengths, strict=True))
+            self._account.add(counted, tokens * cost(batch) / batch)
+
+    def _judge(self) -> None:
+        """Compare open drafts with what came, once all that they claim can be decided."""
+        still = []
+        for asked in self._open:
+            seq, came = asked.seq, asked.seq.tokens[asked.length :]
+            if seq.prompt_length != asked.prompt_length:  # another turn
+                continue
+            if seq.finish_reason is None and len(came) < max(asked.draft.tree.depth):
+                still.append(asked)
+                continue
+            found = judged(asked.draft, came)
+            asked.part.claims.add(found)
+            self._claims(asked.part, seq).add(found)
+        self._open = still
+
+    # what to draft
+
+    def _draft(self, seqs: Sequence[Request]) -> list[Draft]:
+        cost = self._cost(len(seqs))
+        plain = cost(len(seqs))
+        rate = self._account.speedup * len(seqs) / plain  # tokens per second
+        pool = Pool(seqs, self.budget, cost, rate)
+        dear = []
+        for part in self.parts:
+            if part.seconds and part.price(len(seqs)) <= FREE * plain and not part.starts:
+                part.rounds += 1
+                pool.add(self._ask(part, seqs, range(len(seqs))))
+            else:
+                dear.append(part)
+        if self._account.slack < 0 or (self._since_plain >= STALE and self._account.speedup < CLEAR):
+            return [root_only(seq) for seq in seqs]
+        self._ask_dear(dear, seqs, pool)
+        return pool.best()
+
+    def _ask_dear(self, parts: Sequence[Part], seqs: Sequence[Request], pool: Pool) -> None:
+        """Ask at most one drafter that costs something: the one that promises most beyond its price, or one that is due for a trial."""
+        promised = pool.promised()
+        plans = [(*self._plan(part, seqs, promised, pool.rate), part) for part in parts]
+        net, members, chosen = max(plans, key=lambda plan: plan[0], default=(0.0, [], None))
+        on_trial = net <= 0
+        if on_trial:
+            due = [part for part in parts if part.idle >= part.pause and self._affords(part, seqs[0])]
+            chosen, members = (due[0], [0]) if due else (None, [])
+        for part in parts:
+            part.rest()
+        self._chosen = chosen
+        if chosen is None:
+            return
+        before = pool.value()
+        pool.add(self._ask(chosen, seqs, members))
+        chosen.asked(on_trial=on_trial)
+        gained = (pool.value() - before) / len(members)
+        for i in members:
+            usual = chosen.gain(promised[i])
+            self._own_gain(chosen, seqs[i]).add(min(gained / max(usual.value, 0.05), 3.0))
+            usual.add(gained)
+
+    def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], rate: float) -> tuple[float, list[int]]:
+        """For which sequences to ask this drafter, and what that promises beyond its price, in tokens."""
+        gains = [part.gain(promised[i]).value * self._own_gain(part, seq).value for i, seq in enumerate(seqs)]
+        order = sorted(range(len(seqs)), key=lambda i: -gains[i])
+        best, members, total, price = 0.0, list[int](), 0.0, 0.0
+        for count, i in enumerate(order, 1):
+            total += gains[i]
+            price = part.price(count) + sum(self._reading(part, seqs[k]) for k in order[:count])
+            if total - rate * price > best:
+                best, members = total - rate * price, order[:count]
+        return best, members
+
+    def _reading(self, part: Part, seq: Request) -> float:
+        """Seconds of reading what this drafter has not read of a sequence, spread over the rounds that may still come."""
+        behind = self._behind(part, seq)
+        return (part.price(1, behind) - part.price(1)) * min(1.0, 2.0 / max(seq.room, 1))
+
+    def _behind(self, part: Part, seq: Request) -> int:
+        return len(seq.tokens) - min(self._known(seq).read.get(part.name, 0), len(seq.tokens))
+
+    def _affords(self, part: Part, seq: Request) -> bool:
+        return part.price(1, self._behind(part, seq)) <= self._account.slack
+
+    def _ask(self, part: Part, seqs: Sequence[Request], members: Iterable[int]) -> dict[int, Draft]:
+        """Its drafts for some of the sequences, by their index, with claims that are to be believed."""
+        asked = list(members)
+        behind = sum(self._behind(part, seqs[i]) for i in asked)
+        began = self._clock()
+        drafts = [with_claims(d) for d in part.drafter.propose([seqs[i] for i in asked])]
+        part.starts |= any(d.head_start is not None for d in drafts)
+        if not part.starts:
+            part.paid(len(asked), behind, self._clock() - began)
+        believed = {}
+        for i, draft in zip(asked, drafts, strict=True):
+            seq = seqs[i]
+            self._known(seq).read[part.name] = len(seq.tokens)
+            if len(draft.tree) > 1:
+                self._open.append(_Asked(part, seq, seq.prompt_length, len(seq.tokens), draft))
+            believed[i] = self._claims(part, seq).correct(draft)
+        return believed
+
+    # what is kept, by sequence and by batch size
+
+    def _known(self, seq: Request) -> _Own:
+        return self._own.setdefault(seq, _Own())
+
+    def _claims(self, part: Part, seq: Request) -> Claims:
+        return self._known(seq).claims.setdefault(part.name, Claims(part.claims, most=BRIEF))
+
+    def _own_gain(self, part: Part, seq: Request) -> Mean:
+        return self._known(seq).gain.setdefault(part.name, Mean(1.0, 4.0))
+
+    def _cost(self, batch: int) -> LiveCost:
+        if batch not in self._costs:
+            nearest = min(self._curves, key=lambda b: (abs(b - batch), b))
+            self._costs[batch] = LiveCost(self._curves[nearest], batch)
+        return self._costs[batch]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What was chosen, and why."""
+        account, plain = self._account, self._cost(1)(1)
+        speedup = account.total_plain / account.total_spent if account.total_spent else None
+        nodes = self.nodes / max(self.rounds, 1)
+        reasons = [] if speedup is None else [f"{nodes:.1f} nodes a round; by its own clock {speedup:.2f} times plain decoding"]
+        return {
+            "basis": self.basis,
+            "rounds": self.rounds,
+            "plain_rounds": self.plain_rounds,
+            "nodes_per_round": nodes,
+            "speedup_by_own_clock": speedup,
+            "drafters": {p.name: {"rounds": p.rounds, "seconds": p.price(1), "gain": [g.value for g in p.gains]} for p in self.parts},
+            "reasons": reasons + [p.worth(plain) for p in self.parts if p.rounds],
+        }
+
+
+def _same(last: _Last, seqs: Sequence[Request]) -> bool:
+    """Whether a round's time is that of its sequences alone: none has joined since, and none has begun another turn."""
+    known = set(map(id, last.seqs))
+    joined = any(id(seq) not in known for seq in seqs)
+    return not joined and all(
+        s.prompt_length == p and len(s.tokens) > n for s, p, n in zip(last.seqs, last.prompts, last.lengths, strict=True)
+    )

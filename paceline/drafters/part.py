@@ -1,0 +1,110 @@
+"""A drafter that an adaptive one may ask, and what is known of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..draft import Drafter
+from .claims import Claims
+
+CONTEXTS = (0.3, 1.0, 2.5)  # accepted tokens that the drafts at hand promise already: what one more drafter adds depends on it
+GUESS = 0.8  # tokens per round that a drafter is thought to add until it has been tried
+_SETTLED, _FOLLOW, _LONG = 30.0, 0.2, 16  # samples after which a mean follows at a steady pace; tokens that count as catching up
+_FIRST_PAUSE, _LONGEST_PAUSE = 8, 256  # rounds
+
+
+@dataclass
+class Mean:
+    """Of samples, the latest ones counting most; `weight` is how many it stands for."""
+
+    value: float
+    weight: float = 1.0
+
+    def add(self, sample: float) -> None:
+        self.weight = min(self.weight + 1, _SETTLED)
+        self.value += (sample - self.value) / self.weight
+
+
+@dataclass
+class Part:
+    """One drafter, its price and its worth.
+
+    Args:
+        seconds: of a draft, by the number of sequences; empty is unknown, and taken for nothing until it has been asked once.
+        catch_up: seconds per token that it has not read yet, such as those of a prompt.
+        claims: how far its claims are to be believed.
+        gains: tokens per round that it adds to the others' drafts, by context (see CONTEXTS).
+    """
+
+    name: str
+    drafter: Drafter
+    seconds: dict[int, float] = field(default_factory=dict)
+    catch_up: float = 0.0
+    claims: Claims = field(default_factory=Claims)
+    gains: list[Mean] = field(default_factory=lambda: [Mean(GUESS) for _ in range(len(CONTEXTS) + 1)])
+    rounds: int = 0  # in which it was asked
+    starts: bool = False  # whether it begins with the target's own work, so that its drafts must be verified as they are
+    idle: int = 0  # rounds since
+    pause: int = _FIRST_PAUSE  # idle rounds before it is tried again
+
+    @classmethod
+    def known(cls, name: str, drafter: Drafter, found: Mapping[str, object]) -> Part:
+        """With what a profile says of it (see `record`)."""
+        made = cls(name, drafter)
+        made.seconds = {int(k): float(v) for k, v in found["seconds"].items()}  # type: ignore[attr-defined]
+        made.catch_up = float(found["catch_up"])  # type: ignore[arg-type]
+        made.claims = Claims(Claims(counts=found["claims"]))  # type: ignore[arg-type]
+        made.gains = [Mean(float(value), min(float(weight), 8.0)) for value, weight in found["gains"]]  # type: ignore[attr-defined]
+        return made
+
+    @property
+    def record(self) -> dict[str, object]:
+        """What is known of it, for a profile."""
+        return {
+            "seconds": {str(k): v for k, v in self.seconds.items()},
+            "catch_up": self.catch_up,
+            "claims": self.claims.counts,
+            "gains": [(g.value, g.weight) for g in self.gains],
+        }
+
+    def price(self, count: int, behind: int = 0) -> float:
+        """Seconds of drafts for so many sequences that have together `behind` tokens which it has not read. Of a number of sequences that
+        it was never asked about it is thought to cost as much for each as of the nearest one."""
+        if not self.seconds:
+            return self.catch_up * behind
+        nearest = min(self.seconds, key=lambda n: (abs(n - count), n))
+        return self.seconds[nearest] * max(1.0, count / nearest) + self.catch_up * (behind if behind > _LONG * count else 0)
+
+    def paid(self, count: int, behind: int, seconds: float) -> None:
+        """It took so long."""
+        if behind > _LONG * count:
+            extra = max(0.0, seconds - self.price(count)) / behind
+            self.catch_up = extra if self.catch_up == 0 else self.catch_up + _FOLLOW * (extra - self.catch_up)
+        elif known := self.seconds.get(count):
+            self.seconds[count] += _FOLLOW * (min(seconds, 4 * known) - known)  # more was a pause of the machine
+        else:
+            self.seconds[count] = seconds
+
+    def gain(self, promised: float) -> Mean:
+        """What it adds where the other drafts promise so many accepted tokens."""
+        return self.gains[bisect_right(CONTEXTS, promised)]
+
+    def worth(self, plain: float) -> str:
+        """What it costs and adds, for people; `plain` are the seconds of a plain round."""
+        told = f"{self.name}: {1000 * self.price(1):.1f} ms a draft, {self.price(1) / plain:.2f} plain rounds"
+        if all(gain.weight <= 1 for gain in self.gains):
+            return f"{told}; so cheap that it is always asked"
+        little, *_, much = (gain.value for gain in self.gains)
+        return f"{told}; it adds {little:.2f} tokens a round where other drafts promise little, {much:.2f} where they promise much"
+
+    def rest(self) -> None:
+        """It was not asked in this round."""
+        self.idle += 1
+
+    def asked(self, *, on_trial: bool) -> None:
+        """It was asked, on its merits or to see whether it has any by now; after each trial the next one comes later."""
+        self.rounds += 1
+        self.idle = 0
+        self.pause = min(2 * self.pause, _LONGEST_PAUSE) if on_trial else _FIRST_PAUSE

@@ -1,0 +1,145 @@
+"""What drafters are worth on a target's own text, without decoding it again.
+
+The target answers all prompts once, greedily. A drafter is then asked at every place where decoding would ask it, and what its tree
+holds of the known text is what greedy verification would accept: the rounds are those of decoding, without its forwards.
+
+Axes: T tokens, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .. import engine, methods
+from ..draft import Draft, Drafter
+from ..sampling import SamplingParams
+from ..sequence import Sequence as Request
+
+BATCH = 24
+
+
+@dataclass
+class Text:
+    """A prompt with the target's answer, and the features of all tokens but the last, (T - 1, F)."""
+
+    id: str
+    prompt_length: int
+    tokens: list[int]
+    features: torch.Tensor | None = None
+
+
+@dataclass
+class Count:
+    """Drafted tokens that each round kept, by text, and all nodes."""
+
+    kept: list[list[int]] = field(default_factory=list)
+    nodes: int = 0
+
+    @property
+    def rounds(self) -> int:
+        return sum(map(len, self.kept))
+
+    @property
+    def tokens(self) -> int:
+        return self.rounds + sum(map(sum, self.kept))
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        return self.tokens / self.rounds if self.rounds else 1.0
+
+
+class Recording:
+    """Drafts nothing, and has the loop keep the features of these layers."""
+
+    def __init__(self, layer_ids: Sequence[int]) -> None:
+        self._none = methods.build("none", None)[0]  # type: ignore[arg-type]
+        self.siblings, self.target_layer_ids = self._none.siblings, tuple(layer_ids)
+
+    def propose(self, seqs: Sequence[Request]) -> list[Draft]:
+        return self._none.propose(seqs)
+
+
+def answers(
+    target: Any,
+    prompts: Mapping[str, Sequence[int]],
+    max_new_tokens: int,
+    layer_ids: Sequence[int] = (),
+    *,
+    batch_size: int = BATCH,
+    tell: Callable[[int], Any] = lambda tokens: None,
+) -> list[Text]:
+    """The target's greedy answers to prompts (id -> token ids), with features of these layers. `tell` hears of the tokens of each round."""
+    params = SamplingParams(max_new_tokens=max_new_tokens)
+    made = {n: Request(p, params, eos_token_ids=target.eos_token_ids, max_length=target.max_length) for n, p in prompts.items()}
+    names, found = {id(seq): name for name, seq in made.items()}, dict[str, Text]()
+    for round_ in _kept(target, layer_ids, list(made.values()), batch_size):
+        tell(len(round_.tokens))
+        if round_.finish_reason:
+            seq = round_.sequence
+            features = None if seq.features is None else seq.features.clone()
+            found[names[id(seq)]] = Text(names[id(seq)], seq.prompt_length, list(seq.tokens), features)
+    return [found[name] for name in prompts]
+
+
+def _kept(target: Any, layer_ids: Sequence[int], seqs: Sequence[Request], batch_size: int) -> Iterator[engine.Round]:
+    """Plain rounds, a batch at a time, where the memory of a sequence is still there in its last one."""
+    waiting, live = list(seqs), list[Request]()
+    try:
+        while waiting or live:
+            live += [waiting.pop(0) for _ in range(min(batch_size - len(live), len(waiting)))]
+            for round_ in engine.rounds(target, Recording(layer_ids), methods.build_rule("match"), live):
+                yield round_
+                if round_.finish_reason:
+                    engine.release(target, round_.sequence)
+                    live.remove(round_.sequence)
+                    if waiting:
+                        live.append(waiting.pop(0))
+    finally:
+        for seq in live:
+            engine.release(target, seq)
+
+
+def replay(
+    drafter: Drafter,
+    texts: Sequence[Text],
+    layer_ids: Sequence[int] = (),
+    *,
+    first_slot: int = 0,
+    after: Callable[[list[Draft]], Any] = lambda drafts: None,
+) -> Count:
+    """Ask a drafter wherever greedy decoding of these texts would, all of them at once. `after` hears of the drafts of each round.
+    `layer_ids` are those of the texts' features; a drafter tells texts apart by their slots, which are numbered from `first_slot`."""
+    count, seqs = Count([[] for _ in texts]), [_request(slot, text) for slot, text in enumerate(texts, first_slot)]
+    for seq in seqs:
+        seq.keep_features(0, layer_ids)
+    for live in _rounds(seqs):
+        for i in live:
+            if (features := texts[i].features) is not None:
+                seqs[i].add_features(features[seqs[i].num_features : len(seqs[i].tokens) - 1])
+        drafts = drafter.propose([seqs[i] for i in live])
+        after(drafts)
+        for i, draft in zip(live, drafts, strict=True):
+            known = len(seqs[i].tokens)
+            path = draft.tree.follow([seqs[i].root, *texts[i].tokens[known:-1]])
+            new = texts[i].tokens[known : known + len(path)]
+            seqs[i].extend(new[:-1], new[-1])
+            count.kept[i].append(len(new) - 1)
+            count.nodes += len(draft.tree)
+    return count
+
+
+def _request(slot: int, text: Text) -> Request:
+    """The prompt, with room for exactly the known answer."""
+    seq = Request(text.tokens[: text.prompt_length], SamplingParams(max_new_tokens=len(text.tokens) - text.prompt_length))
+    seq.slot = slot
+    return seq
+
+
+def _rounds(seqs: Sequence[Request]) -> Iterator[list[int]]:
+    """The sequences that are not finished, round by round."""
+    while live := [i for i, seq in enumerate(seqs) if seq.finish_reason is None]:
+        yield live

@@ -1,0 +1,161 @@
+"""The profile file: written whole, read back, and refused elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+
+import pytest
+import torch
+
+from paceline import methods
+from paceline.cost import CostCurve
+from paceline.errors import CheckpointMismatch, InvalidRequest, PacelineError
+from paceline.origin import origin_of
+from paceline.tune import profile as profiles
+from paceline.tune.assemble import assemble, available
+from paceline.tune.profile import Profile, Tuned
+
+from .. import tiny
+
+KNOWN = {"seconds": {"1": 0.0}, "catch_up": 0.0, "claims": [(10.0, 1.0)] * 9, "gains": [(0.25, 3.0)] * 4}
+
+
+def made(target, **changes) -> Profile:
+    whole = Profile(
+        origin_of(target, "none"),
+        "float32",
+        profiles.machine(target.device),
+        {"paceline": "0"},
+        "2026-01-01T00:00:00+00:00",
+        {1: CostCurve((1, 8), (1.0, 2.0)), 4: CostCurve((4, 32), (2.0, 4.0))},
+        {"lookup": Tuned("", KNOWN)},
+        {"1": {"options": "--method lookup", "reason": "it pays"}},
+    )
+    return dataclasses.replace(whole, **changes)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_written_is_read_back(tmp_path, target):
+    profiles.write(made(target), tmp_path / "new" / "p.json")
+    again = profiles.read_for(tmp_path / "new" / "p.json", target)
+    assert (again.cost, again.machine, again.choice) == (made(target).cost, made(target).machine, made(target).choice)
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path, target, monkeypatch):
+    file = tmp_path / "p.json"
+    profiles.write(made(target), file)
+    before = file.read_text()
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathlib.Path.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        profiles.write(made(target, made="later"), file)
+    assert (file.read_text(), [f.name for f in tmp_path.iterdir()]) == (before, ["p.json"])
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path, target):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PacelineError, match=r"cannot be written to .*file/p.json"):
+        profiles.write(made(target), tmp_path / "file" / "p.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"machine": {"cpu": "another"}}, ["its cpu is another and here it is", "paceline tune --model llama"]),
+        ({"dtype": "bfloat16"}, ["its dtype is bfloat16 and here it is float32"]),
+    ],
+)
+def test_a_profile_of_another_machine_or_dtype_is_refused_with_the_remedy(tmp_path, target, changes, words):
+    if "machine" in changes:
+        changes = {"machine": {**profiles.machine(target.device), **changes["machine"]}}
+    profiles.write(made(target, **changes), tmp_path / "p.json")
+    with pytest.raises(CheckpointMismatch) as error:
+        methods.build("auto", target, methods.Options(profile=tmp_path / "p.json"))
+    for word in words:
+        assert word in str(error.value), f"{word!r} is not in {error.value}"
+
+
+def test_a_profile_of_other_weights_is_refused(tmp_path, target):
+    profiles.write(made(tiny.draft(noise=0.3)), tmp_path / "p.json")
+    with pytest.raises(CheckpointMismatch, match="with other weights"):
+        profiles.read_for(tmp_path / "p.json", target)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": 99}', '{"format": 1, "cost": 3}'])
+def test_a_file_that_is_no_profile_is_refused(tmp_path, text):
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(InvalidRequest, match="is no profile of this version"):
+        profiles.read(tmp_path / "p.json")
+
+
+def test_a_file_that_is_not_there_is_refused_with_the_command_that_makes_it(tmp_path):
+    with pytest.raises(InvalidRequest, match=r"cannot be read .*paceline tune --out"):
+        profiles.read(tmp_path / "p.json")
+
+
+def test_auto_starts_from_the_profile_in_the_cache(cache, target):
+    profiles.write(made(target), profiles.default_file(target))
+    start = assemble(target, methods.Options())
+    assert start.basis == "the profile of 2026-01-01T00:00:00+00:00"
+    (lookup,) = start.parts
+    assert [g.value for g in lookup.gains] == [0.25] * 4
+    assert lookup.claims.ratio(0) == pytest.approx(5 / 14)
+    assert start.cost[4](32) == 4.0
+
+
+def test_a_stale_profile_in_the_cache_is_ignored_with_a_warning(cache, target, caplog):
+    profiles.write(made(target, dtype="float16"), profiles.default_file(target))
+    with caplog.at_level(logging.WARNING):
+        starts = [assemble(target, methods.Options()) for _ in range(2)]
+    assert [s.basis for s in starts] == ["a short measurement"] * 2
+    assert len(caplog.records) == 1, [r.getMessage() for r in caplog.records]
+    assert "dtype is float16" in caplog.text
+
+
+def test_what_a_profile_says_of_another_draft_model_is_not_believed(cache, target):
+    profiles.write(made(target, drafters={"draft_model": Tuned("another one", KNOWN)}), profiles.default_file(target))
+    parts = assemble(target, methods.Options(draft_model=tiny.draft())).parts
+    (draft,) = [p for p in parts if p.name == "draft_model"]
+    assert draft.gains[0].value != 0.25
+
+
+def test_the_drafters_are_those_that_can_be_built_with_what_is_at_hand(target):
+    found, lacking = available(target, methods.Options())
+    assert list(found) == ["lookup"]
+    assert "give one with --draft-model" in lacking["draft_model"]
+    assert "no JetSpec head is shipped" in lacking["jetspec"]
+    assert "specbound" in lacking
+    assert list(available(target, methods.Options(draft_model=tiny.draft(), exits="lens"))[0]) == ["lookup", "draft_model", "specbound"]
+
+
+def test_an_option_of_one_drafter_that_cannot_be_used_is_an_error(target, tmp_path):
+    with pytest.raises(CheckpointMismatch, match="holds no head"):
+        available(target, methods.Options(head=str(tmp_path)))
+
+
+def test_a_start_without_a_profile_knows_what_a_draft_model_costs(cache, target):
+    lookup, draft = assemble(target, methods.Options(draft_model=tiny.draft())).parts
+    assert lookup.seconds == {1: 0.0}
+    assert (draft.price(1) > 0, draft.catch_up > 0) == (True, True)
+
+
+def test_the_default_place_depends_on_target_and_dtype(cache, target):
+    half = tiny.draft()
+    half.model = type("Half", (), {"dtype": torch.float16})
+    assert profiles.default_file(target) == cache / "profiles" / "llama-float32.json"
+    assert profiles.default_file(half).name == "llama-float16.json"
+
+
+def test_a_profile_is_strict_json(tmp_path, target):
+    profiles.write(made(target), tmp_path / "p.json")
+    assert json.loads((tmp_path / "p.json").read_text())["format"] == profiles.FORMAT
