@@ -27,9 +27,10 @@ from paceline.drafters.jetspec import JetSpecDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.merge import MergedDrafter
 from paceline.heads.decode import ready_head
+from paceline.replay import Text
 from paceline.sampling import SamplingParams
 from paceline.targets.load import load
-from paceline.tune.replay import BATCH, Count, Text, answers, replay
+from paceline.tune.replay import BATCH, Count, answers, counted
 
 BUDGET = 24
 BUDGETS = (8, 16, 24, 32, 64)
@@ -60,7 +61,7 @@ def interval(tokens: np.ndarray, rounds: np.ndarray) -> list[float]:
 
 def check(target: Any, build: Any, texts: Sequence[Text], max_new_tokens: int, layer_ids: Sequence[int]) -> None:
     """Decode for real; the rounds must be those of the replay."""
-    want = [len(k) for k in replay(build(), texts, layer_ids).kept]
+    want = [len(k) for k in counted(build(), texts, layer_ids).kept]
     params = SamplingParams(max_new_tokens=max_new_tokens)
     seqs = [api.request(target, t.tokens[: t.prompt_length], params) for t in texts]
     owners = [r.sequence for r in engine.stream(target, build(), methods.build_rule("match"), seqs, BATCH)]
@@ -113,13 +114,13 @@ def main() -> None:
     for number, (name, build) in enumerate(settings(heads)):
         if number == 0 and chosen.check:
             check(target, build, texts[: chosen.check], chosen.max_new_tokens, layer_ids)
-        lines.append(name | figures(replay(build(), texts, layer_ids), tasks))
+        lines.append(name | figures(counted(build(), texts, layer_ids), tasks))
         print(name, round(lines[-1]["mean_acceptance_length"], 3), lines[-1]["by_task"], flush=True)
     report = {
         "lines": lines,
         "settings": {k: environment.scrub(str(v)) for k, v in vars(chosen).items()},
         "dtype": "float32",
-        "prompts": [t.id for t in texts],
+        "prompts": [t.key for t in texts],
         **environment.provenance(environment.typed_as("python", "benchmarks/heads.py"), target.device),
     }
     chosen.out.write_text(json.dumps(report) + "\n")

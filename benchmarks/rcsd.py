@@ -28,7 +28,7 @@ from paceline.heads import formats
 from paceline.heads.jetspec import JetSpecHead
 from paceline.heads.shipped import head_folder
 from paceline.methods import Options, build
-from paceline.record.replay import Text, replay
+from paceline.replay import Text, replay
 from paceline.targets.load import load
 from paceline.train.anchors import draw
 from paceline.train.answers import AnswerFile

@@ -10,8 +10,9 @@ from time import perf_counter
 from ..draft import Draft, Drafter, Siblings
 from ..drafters.claims import with_claims
 from ..drafters.union import Union
+from ..replay import Text
 from ..sequence import Sequence as Request
-from .replay import Text, replay
+from .replay import counted
 
 COUNTS = (1, 4)  # sequences at once for which a draft's price is measured
 _SHORT = 24  # tokens of a text that are drafted for that
@@ -56,13 +57,13 @@ class Price:
 
 def price(drafter: Drafter, texts: Sequence[Text], layer_ids: Sequence[int]) -> Price:
     """Measure a drafter on the beginnings of some texts: the median, as other work of the machine would be in a mean."""
-    replay(drafter, [_short(texts[0])], layer_ids)  # warms up
+    counted(drafter, [_short(texts[0])], layer_ids)  # warms up
     seconds, catch_up = {}, 0.0
     for count in COUNTS:
         if count <= len(texts):
             timed = Timed(drafter)
             few = [_short(t) for t in reversed(texts)][:count]
-            replay(timed, few, layer_ids)
+            counted(timed, few, layer_ids)
             first, *rest = timed.seconds
             seconds[count] = statistics.median(rest or [first])
             catch_up = max(0.0, first - seconds[count]) / sum(t.prompt_length for t in few)

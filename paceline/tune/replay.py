@@ -1,10 +1,5 @@
-"""What drafters are worth on a target's own text, without decoding it again.
-
-The target answers all prompts once, greedily. A drafter is then asked at every place where decoding would ask it, and what its tree
-holds of the known text is what greedy verification would accept: the rounds are those of decoding, without its forwards.
-
-Axes: T tokens, F features.
-"""
+"""What drafters are worth on a target's own text, without decoding it again: it answers all prompts once, greedily, and drafters are
+asked wherever decoding would ask them."""
 
 from __future__ import annotations
 
@@ -12,24 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from .. import engine, methods
 from ..draft import Draft, Drafter
+from ..replay import Text, replay
 from ..sampling import SamplingParams
 from ..sequence import Sequence as Request
 
 BATCH = 24
-
-
-@dataclass
-class Text:
-    """A prompt with the target's answer, and the features of all tokens but the last, (T - 1, F)."""
-
-    id: str
-    prompt_length: int
-    tokens: list[int]
-    features: torch.Tensor | None = None
 
 
 @dataclass
@@ -81,7 +65,7 @@ def answers(
         if round_.finish_reason:
             seq = round_.sequence
             features = None if seq.features is None else seq.features.clone()
-            found[names[id(seq)]] = Text(names[id(seq)], seq.prompt_length, list(seq.tokens), features)
+            found[names[id(seq)]] = Text(names[id(seq)], "", list(seq.tokens), seq.prompt_length, features)
     return [found[name] for name in prompts]
 
 
@@ -103,7 +87,7 @@ def _kept(target: Any, layer_ids: Sequence[int], seqs: Sequence[Request], batch_
             engine.release(target, seq)
 
 
-def replay(
+def counted(
     drafter: Drafter,
     texts: Sequence[Text],
     layer_ids: Sequence[int] = (),
@@ -111,35 +95,9 @@ def replay(
     first_slot: int = 0,
     after: Callable[[list[Draft]], Any] = lambda drafts: None,
 ) -> Count:
-    """Ask a drafter wherever greedy decoding of these texts would, all of them at once. `after` hears of the drafts of each round.
-    `layer_ids` are those of the texts' features; a drafter tells texts apart by their slots, which are numbered from `first_slot`."""
-    count, seqs = Count([[] for _ in texts]), [_request(slot, text) for slot, text in enumerate(texts, first_slot)]
-    for seq in seqs:
-        seq.keep_features(0, layer_ids)
-    for live in _rounds(seqs):
-        for i in live:
-            if (features := texts[i].features) is not None:
-                seqs[i].add_features(features[seqs[i].num_features : len(seqs[i].tokens) - 1])
-        drafts = drafter.propose([seqs[i] for i in live])
-        after(drafts)
-        for i, draft in zip(live, drafts, strict=True):
-            known = len(seqs[i].tokens)
-            path = draft.tree.follow([seqs[i].root, *texts[i].tokens[known:-1]])
-            new = texts[i].tokens[known : known + len(path)]
-            seqs[i].extend(new[:-1], new[-1])
-            count.kept[i].append(len(new) - 1)
-            count.nodes += len(draft.tree)
+    """Ask a drafter wherever greedy decoding of these texts would, all of them at once (see `replay.replay`)."""
+    count, place = Count([[] for _ in texts]), {id(text): i for i, text in enumerate(texts)}
+    for text, round_ in replay(drafter, texts, len(texts), layer_ids=layer_ids, first_slot=first_slot, after=after):
+        count.kept[place[id(text)]].append(round_.num_accepted)
+        count.nodes += len(round_.draft.tree)
     return count
-
-
-def _request(slot: int, text: Text) -> Request:
-    """The prompt, with room for exactly the known answer."""
-    seq = Request(text.tokens[: text.prompt_length], SamplingParams(max_new_tokens=len(text.tokens) - text.prompt_length))
-    seq.slot = slot
-    return seq
-
-
-def _rounds(seqs: Sequence[Request]) -> Iterator[list[int]]:
-    """The sequences that are not finished, round by round."""
-    while live := [i for i, seq in enumerate(seqs) if seq.finish_reason is None]:
-        yield live

@@ -14,13 +14,14 @@ from ..draft import Draft
 from ..drafters.part import Part
 from ..options import Options
 from ..origin import origin_of
+from ..replay import Text
 from ..table import DRAFTERS, adaptive
 from . import choose
 from .assemble import available, model_of
 from .choose import Choice, Line
 from .policies import Clock, Fixed, Price, Remembered, price
 from .profile import Profile, Tuned, machine
-from .replay import Count, Text, answers, replay
+from .replay import Count, answers, counted
 
 BUDGETS = (4, 8, 16, 32)
 BATCHES = {1: SIZES, 4: (1, 2, 4, 8), 8: (1, 2, 4, 8)}  # batch size -> nodes of each sequence that are timed
@@ -107,7 +108,7 @@ def _candidates(
     lines = []
     for done, (team, budget) in enumerate(plans):
         tell("replaying drafters", done, len(plans))
-        count = replay(Fixed([known[n] for n in team], budget), *texts)
+        count = counted(Fixed([known[n] for n in team], budget), *texts)
         lines.append(_line("+".join(team), budget, count, [known[n].price for n in team], cost))
     tell("replaying drafters", len(plans), len(plans))
     return sorted(lines, key=lambda x: (x.method, x.budget or 0))
@@ -132,7 +133,7 @@ def _adaptive(
         clock.now += cost[1](sum(len(d.tree) for d in drafts))
 
     for slot, text in enumerate(texts[0]):
-        own = replay(drafter, [text], texts[1], first_slot=slot, after=verified)
+        own = counted(drafter, [text], texts[1], first_slot=slot, after=verified)
         count.kept += own.kept
         count.nodes += own.nodes
     seconds = max(clock.now - began, 1e-9)

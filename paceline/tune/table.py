@@ -31,7 +31,7 @@ def as_report(tuning: Tuning, settings: Mapping[str, Any], target: Any) -> Repor
         "cost": {str(b): {"nodes": curve.sizes, "seconds": curve.seconds} for b, curve in tuning.profile.cost.items()},
         "lacking": dict(tuning.lacking),
         "left_out": dict(tuning.left_out),
-        "prompts": [text.id for text in tuning.texts],
+        "prompts": [text.key for text in tuning.texts],
         "seconds": tuning.seconds,
         "settings": {k: environment.scrub(str(v)) if isinstance(v, str | Path) else v for k, v in settings.items()},
         "formulas": FORMULAS,

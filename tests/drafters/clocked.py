@@ -14,10 +14,11 @@ from paceline.cost import CostCurve
 from paceline.draft import Draft, HeadStart, Siblings
 from paceline.drafters.auto import AutoDrafter
 from paceline.drafters.part import Part
+from paceline.replay import Text
 from paceline.sequence import Sequence as Request
 from paceline.tree import Tree
 from paceline.tune.policies import Clock
-from paceline.tune.replay import Text, replay
+from paceline.tune.replay import counted
 
 FLAT = CostCurve((1, 8, 64), (1.0, 1.0, 8.0))  # seconds: up to eight nodes cost what one does
 STEEP = CostCurve((1, 64), (1.0, 64.0))
@@ -26,7 +27,7 @@ PROMPT = 4
 
 def text(length: int = 300, number: int = 0) -> Text:
     lots = random.Random(number)
-    return Text(str(number), PROMPT, [lots.randrange(50) for _ in range(PROMPT + length)])
+    return Text(str(number), "", [lots.randrange(50) for _ in range(PROMPT + length)], PROMPT)
 
 
 Rate = float | Callable[[int], float]
@@ -100,7 +101,7 @@ class World:
             self.trees.append([d.tree for d in drafts])
             self.clock.now += self.cost(sum(len(d.tree) for d in drafts)) * self.noise(len(self.trees))
 
-        replay(drafter, self.texts, after=verified)  # type: ignore[arg-type]
+        counted(drafter, self.texts, after=verified)  # type: ignore[arg-type]
 
     @property
     def plain(self) -> float:

@@ -9,7 +9,7 @@ from paceline.rules.match import match
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request
 from paceline.tune.policies import Clock, Fixed, Price, Remembered, price
-from paceline.tune.replay import answers, replay
+from paceline.tune.replay import answers, counted
 
 from .. import matrix, tiny
 from ..heads.small import taught_head
@@ -35,7 +35,7 @@ def build(name: str):
 
 def test_the_texts_are_the_targets_own_with_their_features(texts):
     for text, prompt in zip(texts, matrix.PROMPTS.values(), strict=True):
-        matrix.expect(text.tokens, matrix.plain(prompt, COUNT), f"answer to {text.id}")
+        matrix.expect(text.tokens, matrix.plain(prompt, COUNT), f"answer to {text.key}")
         assert text.features.shape[0] == len(text.tokens) - 1, f"{text.features.shape} features of {len(text.tokens)} tokens"
 
 
@@ -46,7 +46,7 @@ def test_a_replay_takes_the_rounds_of_decoding(texts, name):
     kept = {id(s): [] for s in seqs}
     for round_ in engine.stream(target, build(name), match, seqs):
         kept[id(round_.sequence)].append(len(round_.tokens) - 1)
-    assert replay(build(name), texts, layers()).kept == [kept[id(s)] for s in seqs]
+    assert counted(build(name), texts, layers()).kept == [kept[id(s)] for s in seqs]
 
 
 def test_nothing_is_left_in_the_cache_after_the_answers():
@@ -60,21 +60,21 @@ def test_each_place_is_asked_about_once(texts):
     remembered = Remembered(build("lookup"), Price({1: 0.5}, 0.0), clock)
     inside = remembered.drafter.propose
     remembered.drafter.propose = lambda seqs: asked.extend((s.slot, len(s.tokens)) for s in seqs) or inside(seqs)
-    counts = [replay(Fixed([remembered], 8), texts, layers()) for _ in range(2)]
+    counts = [counted(Fixed([remembered], 8), texts, layers()) for _ in range(2)]
     assert len(asked) == len(set(asked)) == counts[0].rounds
     assert counts[0].kept == counts[1].kept
 
 
 def test_the_clock_moves_by_the_price_of_a_draft(texts):
     clock = Clock()
-    replay(Remembered(build("lookup"), Price({1: 0.5}, 0.0), clock), texts[:1], layers())
-    rounds = replay(build("lookup"), texts[:1], layers()).rounds
+    counted(Remembered(build("lookup"), Price({1: 0.5}, 0.0), clock), texts[:1], layers())
+    rounds = counted(build("lookup"), texts[:1], layers()).rounds
     assert clock.now == pytest.approx(0.5 * rounds)
 
 
 def test_a_smaller_budget_keeps_the_likeliest_nodes(texts):
     known = [Remembered(build(name), Price({1: 0.0}, 0.0), Clock()) for name in ("lookup", "jetspec")]
-    lengths = [replay(Fixed(known, budget), texts, layers()) for budget in (2, 4, 16)]
+    lengths = [counted(Fixed(known, budget), texts, layers()) for budget in (2, 4, 16)]
     assert all(c.nodes <= b * c.rounds for c, b in zip(lengths, (2, 4, 16), strict=True))
     figures = [round(c.mean_acceptance_length, 3) for c in lengths]
     assert figures == sorted(figures), f"mean acceptance lengths {figures}"

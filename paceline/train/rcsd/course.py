@@ -19,8 +19,8 @@ from ...methods import Options as MethodOptions
 from ...methods import build
 from ...record.pairs import check_pairs
 from ...record.recorder import Recorder, all_records, read_records
-from ...record.replay import replay
 from ...record.texts import TextRecord
+from ...replay import replay
 from .. import loop
 from ..checkpoint import Checkpoints
 from ..disk import put_text

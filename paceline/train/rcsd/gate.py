@@ -9,7 +9,7 @@ from typing import Any
 
 from ...heads.jetspec import JetSpecHead
 from ...methods import Options, build
-from ...record.replay import Text, replay
+from ...replay import Text, replay
 from ...stats import Stats
 from ...targets.hf import HFTarget
 

@@ -17,8 +17,8 @@ from ...heads import formats
 from ...heads.jetspec import JetSpecHead
 from ...heads.shipped import head_folder
 from ...record.origin import Origin, origin
-from ...record.replay import Text
 from ...record.texts import TextRecord
+from ...replay import Text
 from ...stats import Stats
 from ...targets.hf import HFTarget
 from .. import evaluate, teacher

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from paceline import methods
-from paceline.record.replay import Text, replay
 from paceline.record.texts import RoundRecord, record_round
+from paceline.replay import Text, replay
 from paceline.train.distill import Distillation, slot_logits, slot_states
 from paceline.train.rcsd.batches import make_rounds
 from paceline.train.rcsd.losses import policy_gradient

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from paceline import engine, methods
-from paceline.record.replay import Text, replay
 from paceline.record.texts import record_round
+from paceline.replay import Text, replay
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from paceline import engine, methods
-from paceline.record.replay import Text, replay
+from paceline.replay import Text, replay
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
 
-from .. import matrix
-from ..heads.small import features, taught_head
+from . import matrix
+from .heads.small import features, taught_head
 
 PROMPTS = list(matrix.PROMPTS.values())
 
