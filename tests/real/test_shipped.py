@@ -27,10 +27,10 @@ def target() -> HFTarget:
 
 @pytest.fixture(scope="module")
 def decoded(target) -> dict[str, tuple[list[list[int]], Stats]]:
-    """Outputs and counts of three methods on one built-in prompt of each kind."""
+    """Outputs and counts of some methods on one built-in prompt of each kind."""
     prompts = suites.choose(suites.read(), 1)[:6]
     found = {}
-    for method, budget in (("none", None), ("jetspec", 16), ("lookup+jetspec", 16)):
+    for method, budget in (("none", None), ("jetspec", 16), ("lookup+jetspec", 16), ("specbound", None)):
         seqs = [api.request(target, p.turns[0], SamplingParams(max_new_tokens=40)) for p in prompts]
         stats = Stats()
         for round_ in engine.stream(target, *methods.build(method, target, methods.Options(budget=budget)), seqs, 6):
@@ -39,7 +39,7 @@ def decoded(target) -> dict[str, tuple[list[list[int]], Stats]]:
     return found
 
 
-@pytest.mark.parametrize("method", ["jetspec", "lookup+jetspec"])
+@pytest.mark.parametrize("method", ["jetspec", "lookup+jetspec", "specbound"])
 def test_the_text_is_the_targets_own(decoded, method):
     assert decoded[method][0] == decoded["none"][0]
 
@@ -48,11 +48,12 @@ def test_it_drafts_what_the_target_says(decoded):
     lengths = {method: round(stats.mean_acceptance_length, 2) for method, (_, stats) in decoded.items()}
     assert lengths["jetspec"] > 1.4, f"mean acceptance lengths {lengths}"
     assert lengths["lookup+jetspec"] > lengths["jetspec"] - 0.05, f"mean acceptance lengths {lengths}"
+    assert lengths["specbound"] > 1.05, f"mean acceptance lengths {lengths}"
 
 
 def test_it_is_small_and_its_card_says_where_it_comes_from():
     folder = head_folder(None, "smollm2")
-    size = sum(p.stat().st_size for p in Path(folder).iterdir())
+    size = sum(p.stat().st_size for p in Path(folder).rglob("*"))
     card = json.loads((folder / "card.json").read_text())
     assert size < LIMIT, f"{size / 1e6:.1f} MB"
     assert card["data"]["answers_regenerated"] is True
