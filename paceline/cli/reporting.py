@@ -25,7 +25,7 @@ def main(bench: Bench, out: Out = Path("report.html"), profile: Profile = None, 
     found = read.bench(bench)
     made = figures.figures(found, None if profile is None else read.curves(profile))
     page.write(found, made, out)
-    stderr().print(f"written to {out}")
+    stderr().print(f"written to {out}", soft_wrap=True)
     if images is not None:
         figures.save(made, images)
-        stderr().print(f"{len(made)} figures in {images}")
+        stderr().print(f"{len(made)} figures in {images}", soft_wrap=True)

@@ -70,7 +70,7 @@ def main(
     from ..trace.write import write
 
     write(story, out)
-    stderr().print(f"{story['tokens']} tokens in {len(story['rounds'])} rounds; written to {out}")
+    stderr().print(f"{story['tokens']} tokens in {len(story['rounds'])} rounds; written to {out}", soft_wrap=True)
 
 
 def _told(session: Session, text: str, chat: bool, progress: Progress) -> dict[str, Any]:

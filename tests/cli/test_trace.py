@@ -30,7 +30,7 @@ def test_the_page_holds_the_answer_that_generate_gives(trace: Call, generate: Ca
     file = tmp_path / "page.html"
     done = trace("the rain falls and the rain", "--max-new-tokens", "20", "--out", str(file))
     assert (done.code, done.out) == (0, "")
-    assert f"written to {file}" in " ".join(done.err.split())
+    assert f"written to {file}" in done.err
     told = story(file)
     plain = generate("the rain falls and the rain", "--max-new-tokens", "20", "--method", "none", "--json").json
     assert told["tokens"] == len(plain["tokens"])

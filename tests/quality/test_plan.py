@@ -37,8 +37,8 @@ def test_nothing_is_seeded_where_nothing_is_drawn() -> None:
 def test_a_problem_is_decoded_with_its_own_seed(small: HFTarget) -> None:
     sampled = plan(temperature=1.0, seed=3)
     encoded = encode_all(small, sampled, PROBLEMS)
-    run = SeededRun("none", small, None, sampled, {tuple(e): sampled.seed(p) for p, e in zip(PROBLEMS, encoded, strict=True)})
-    assert [run._request(e, 8).params.seed for e in encoded] == [sampled.seed(p) for p in PROBLEMS]
+    run = SeededRun("none", (small, None), sampled, encoded.seeds)
+    assert [run._request(e, 8).params.seed for e in encoded.tokens] == [sampled.seed(p) for p in PROBLEMS]
 
 
 @pytest.mark.parametrize("other", [plan(task="math500"), plan(max_new_tokens=5), Plan("gsm8k", plan().settings, chat=False)])

@@ -10,13 +10,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from paceline import methods
+from paceline import engine, methods
 from paceline.errors import CheckpointMismatch, InvalidRequest, PacelineError
 from paceline.origin import Origin, origin_of
 from paceline.rules import memory_file
 from paceline.rules.memory import MOST, Memory, SharedMemory, pack, unpack
 
 from .. import tiny
+from ..matrix import PROMPTS, request
 
 ORIGIN = Origin("big", "small", "abcd", tiny.VOCAB, (1.0, 2.0), (3.0,))
 COUNTS = {pack(1, 2): 9, pack(2, 1): 4, pack(5, 60): 7}
@@ -180,7 +181,10 @@ def own():
 
 
 def test_a_memory_of_the_pair_is_taken(own, tmp_path):
-    assert build(own, tmp_path)[1].decide.memory.counts == COUNTS
+    drafter, rule = build(own, tmp_path)
+    seq = request(PROMPTS["short"], 20)
+    engine.generate(tiny.target(), drafter, rule, [seq])
+    assert seq.ledgers["csd"].memory.counts == COUNTS
 
 
 OTHERS = {
