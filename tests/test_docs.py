@@ -232,8 +232,18 @@ def test_every_method_shown_in_a_command_exists(page, command):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_option_named_in_the_text_exists(page):
-    named = {w for c in code(page) if not c.startswith(("paceline ", "pip ", "git ")) for w in re.findall(r"(?<!\S)--[a-z][a-z-]*", c)}
+    others = ("paceline ", "pip ", "git ", "python benchmarks/")
+    named = {w for c in code(page) if not c.startswith(others) for w in re.findall(r"(?<!\S)--[a-z][a-z-]*", c)}
     assert named <= all_options(), f"{name_of(page)} names {sorted(named - all_options())}"
+
+
+SCRIPTS = [(page, c) for page in PAGES for c in code(page) if c.startswith("python benchmarks/")]
+
+
+@pytest.mark.parametrize(("page", "command"), SCRIPTS, ids=[f"{name_of(p)}:{c[:40]}" for p, c in SCRIPTS])
+def test_a_benchmark_shown_has_the_options_that_it_is_given(page, command):
+    known = set(re.findall(r'"(--[a-z][a-z-]*)"', (ROOT / command.split()[1]).read_text("utf-8")))
+    assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", command)) <= known, f"{name_of(page)}: {command}"
 
 
 @pytest.mark.parametrize("script", sorted({c.split()[0] for c in code(ROOT / "README.md") if c.startswith("scripts/")}))

@@ -67,7 +67,7 @@ def test_an_interrupted_tune_leaves_no_profile(tune: Call, cache: Path, monkeypa
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paceline.tune.run.replay", interrupted)
+    monkeypatch.setattr("paceline.tune.run.counted", interrupted)
     assert tune().code == 130
     assert not (cache / "profiles").exists()
 
