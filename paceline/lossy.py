@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidRequest
-from .options import Options
+from .options import Options, named_values
 
 if TYPE_CHECKING:
     from .origin import Origin
@@ -66,15 +66,7 @@ def of_method(method: str, settings: Mapping[str, Any] | None) -> Mapping[str, A
 
 def parsed(texts: Sequence[str]) -> dict[str, str] | None:
     """Settings from NAME=VALUE texts, None if there are none. Raises InvalidRequest."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not value or "." not in name:
-            raise InvalidRequest(f"rule setting {text!r} is none; write it as csd.tau=0.05")
-        if name in found:
-            raise InvalidRequest(f"rule setting {name!r} is given twice; give it once")
-        found[name] = value
-    return found or None
+    return named_values(texts, "rule setting", like="csd.tau=0.05")
 
 
 def pair(drafters: Sequence[str], options: Options, target: Any) -> Origin | None:

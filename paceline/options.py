@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from .errors import InvalidRequest
 
 
 @dataclass(frozen=True)
@@ -45,3 +47,16 @@ class Entry:
     cheap: bool = False
     adapts: bool = False
     on_target: bool = False
+
+
+def named_values(texts: Sequence[str], kind: str, *, like: str) -> dict[str, str] | None:
+    """NAME=VALUE texts by name, None if there are none; a name has a dot where `like`, an example, has one. Raises InvalidRequest."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not value or ("." in like.partition("=")[0] and "." not in name):
+            raise InvalidRequest(f"{kind} {text!r} is none; write it as {like}")
+        if name in found:
+            raise InvalidRequest(f"{kind} {name!r} is given twice; give it once")
+        found[name] = value
+    return found or None

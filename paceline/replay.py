@@ -23,6 +23,17 @@ from .sequence import Sequence as Request
 BATCH = 16
 
 
+class Recording:
+    """A drafter that proposes as another does, and has the loop keep the features of these layers."""
+
+    def __init__(self, drafter: Drafter, layer_ids: Sequence[int]) -> None:
+        self._drafter, self.siblings = drafter, drafter.siblings
+        self.target_layer_ids = tuple(layer_ids) or drafter.target_layer_ids
+
+    def propose(self, seqs: Sequence[Request]) -> list[Draft]:
+        return self._drafter.propose(seqs)
+
+
 @dataclass(frozen=True)
 class Text:
     """What the target said, and the features of all tokens but the last, where a drafter wants some."""

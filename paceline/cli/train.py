@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,7 +60,7 @@ def jetspec(
     All that happened is kept in the folder; the same command goes on after an interruption. The head is in its folder `head`.
     """
     need("pydantic", "yaml")
-    from ..train.read_recipe import as_yaml, parse_setting, read
+    from ..train.recipe import Recipe
 
     given = {
         "model": model,
@@ -71,17 +71,29 @@ def jetspec(
         "length.steps": steps,
         "length.max_minutes": max_minutes,
     }
+    started = begin(Recipe, config, given, settings, out, dry_run=dry_run)
+    if started is None:
+        return
+    from ..train.jetspec import train_jetspec
+
+    run(train_jetspec, *started, yes=yes, data_only=data_only)
+
+
+def begin(
+    kind: type[Any], config: Path | None, given: Mapping[str, Any], settings: list[str] | None, out: Path | None, *, dry_run: bool
+) -> tuple[Any, Path] | None:
+    """The recipe of this kind that the command line makes, shown, and its folder; None if it was only to be shown."""
+    from ..train.read_recipe import as_yaml, parse_setting, read
+
     overrides = {key: value for key, value in given.items() if value is not None} | dict(map(parse_setting, settings or []))
-    recipe = read(config, overrides)
+    recipe = read(config, overrides, kind)
     if dry_run:
         print(as_yaml(recipe), end="")
-        return
+        return None
     if out is None:
         raise InvalidRequest("training needs a folder; give one with --out DIR")
     stderr().print(as_yaml(recipe))
-    from ..train.jetspec import train_jetspec
-
-    run(train_jetspec, recipe, out, yes=yes, data_only=data_only)
+    return recipe, out
 
 
 def run(train: Callable[[Any, Path, Any], Path], recipe: Any, out: Path, *, yes: bool, data_only: bool) -> None:

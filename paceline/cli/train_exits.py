@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..errors import InvalidRequest
 from . import train
-from .console import quiet_transformers, stderr
 
 Layers = Annotated[str | None, typer.Option(help="Comma list: after how many layers a token may exit, as 8,12,16.")]
 
@@ -36,7 +34,6 @@ def main(
     """
     train.need("pydantic", "yaml")
     from ..train.exits_recipe import ExitRecipe
-    from ..train.read_recipe import as_yaml, parse_setting, read
 
     given = {
         "model": model,
@@ -48,15 +45,12 @@ def main(
         "length.steps": steps,
         "length.max_minutes": max_minutes,
     }
-    overrides = {key: value for key, value in given.items() if value is not None} | dict(map(parse_setting, settings or []))
-    recipe = read(config, overrides, ExitRecipe)
-    if dry_run:
-        print(as_yaml(recipe), end="")
+    started = train.begin(ExitRecipe, config, given, settings, out, dry_run=dry_run)
+    if started is None:
         return
-    if out is None:
-        raise InvalidRequest("training needs a folder; give one with --out DIR")
-    stderr().print(as_yaml(recipe))
-    _train(recipe, out, yes=yes, data_only=data_only)
+    from ..train.exits import train_exits
+
+    train.run(train_exits, *started, yes=yes, data_only=data_only)
 
 
 def depths(text: str) -> list[int]:
@@ -65,19 +59,3 @@ def depths(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise InvalidRequest(f"exit layers {text!r} are none; write them as 8,12,16") from None
-
-
-def _train(recipe: Any, out: Path, *, yes: bool, data_only: bool) -> None:
-    from ..train.exits import train_exits
-    from ..train.setup import Options
-    from .chat import interruptible
-
-    quiet_transformers()
-    say = train.Teller()
-    with say, interruptible() as stopped:
-        try:
-            folder = train_exits(recipe, out, Options(yes=yes, data_only=data_only, say=say, stopped=stopped))
-        except KeyboardInterrupt:
-            say.note(f"stopped; the same command goes on from {out}")
-            raise
-    stderr().print(f"written to {folder}")

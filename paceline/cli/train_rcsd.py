@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import InvalidRequest
 from . import train
-from .console import stderr
 
 Head = Annotated[str | None, typer.Option(help="Folder of the head to begin with. The default is the one that is shipped for the target.")]
 Records = Annotated[Path | None, typer.Option(help="Rounds recorded with this head (--record): the first round learns from them.")]
@@ -47,7 +45,6 @@ def main(
     """
     train.need("pydantic", "yaml")
     from ..train.rcsd.recipe import RcsdRecipe
-    from ..train.read_recipe import as_yaml, parse_setting, read
 
     given = {
         "model": model,
@@ -62,14 +59,9 @@ def main(
         "continual.protocol": protocol,
         "preference.objective": objective,
     }
-    overrides = {key: value for key, value in given.items() if value is not None} | dict(map(parse_setting, settings or []))
-    recipe = read(config, overrides, RcsdRecipe)
-    if dry_run:
-        print(as_yaml(recipe), end="")
+    started = train.begin(RcsdRecipe, config, given, settings, out, dry_run=dry_run)
+    if started is None:
         return
-    if out is None:
-        raise InvalidRequest("training needs a folder; give one with --out DIR")
-    stderr().print(as_yaml(recipe))
     from ..train.rcsd.course import train_rcsd
 
-    train.run(train_rcsd, recipe, out, yes=yes, data_only=data_only)
+    train.run(train_rcsd, *started, yes=yes, data_only=data_only)

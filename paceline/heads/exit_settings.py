@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import InvalidRequest
+from ..options import named_values
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,4 @@ def _layers(value: str | Sequence[int]) -> tuple[int, ...]:
 
 def parsed(texts: Sequence[str]) -> dict[str, str] | None:
     """Settings from NAME=VALUE texts, None if there are none. Raises InvalidRequest."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not value:
-            raise InvalidRequest(f"exit setting {text!r} is none; write it as threshold=0.8")
-        if name in found:
-            raise InvalidRequest(f"exit setting {name!r} is given twice; give it once")
-        found[name] = value
-    return found or None
+    return named_values(texts, "exit setting", like="threshold=0.8")

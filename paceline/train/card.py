@@ -56,7 +56,7 @@ def shared(recipe: Common) -> dict[str, Any]:
 
 def page(facts: dict[str, Any]) -> str:
     """The model card."""
-    target, training, figures = facts["target"], facts["training"], facts["data"]
+    target, figures = facts["target"], facts["data"]
     parts = [
         _front(facts),
         f"# A JetSpec head for {target['name']}\n",
@@ -66,11 +66,7 @@ def page(facts: dict[str, Any]) -> str:
         f"**Target.** `{target['name']}`, revision {target['revision'] or 'not named'}, in {target['dtype']}; config.json holds the hash "
         "of its vocabulary and a fingerprint of its weights, and the head refuses another target.\n",
         about_data(figures),
-        f"**Training.** {training['steps']} steps in {training['seconds'] / 60:.0f} minutes, the data not counted; "
-        "the recipe is in card.json. "
-        f"Command: `{facts['command']}`; commit {facts['commit'] or 'unknown'}{' (modified)' if facts['modified'] else ''}; "
-        + ", ".join(f"{k} {v}" for k, v in facts["versions"].items() if v)
-        + f"; {facts['hardware'].get('gpu') or facts['hardware']['cpu']}.\n",
+        about_training(facts),
         _evaluation(facts["evaluation"]),
         "**Limits.** It fits this target only. Text unlike the training prompts (other languages, long contexts, sampling at high "
         f"temperature) is drafted worse. Tokens outside its draft vocabulary of {facts['draft_vocabulary']['size']} "
@@ -84,6 +80,17 @@ def page(facts: dict[str, Any]) -> str:
 
 def _front(facts: dict[str, Any]) -> str:
     return f"---\nbase_model: {facts['target']['name']}\ntags: [speculative-decoding, jetspec, paceline]\n---\n"
+
+
+def about_training(facts: dict[str, Any]) -> str:
+    training = facts["training"]
+    return (
+        f"**Training.** {training['steps']} steps in {training['seconds'] / 60:.0f} minutes, the data not counted; "
+        "the recipe is in card.json. "
+        f"Command: `{facts['command']}`; commit {facts['commit'] or 'unknown'}{' (modified)' if facts['modified'] else ''}; "
+        + ", ".join(f"{k} {v}" for k, v in facts["versions"].items() if v)
+        + f"; {facts['hardware'].get('gpu') or facts['hardware']['cpu']}.\n"
+    )
 
 
 def about_data(figures: dict[str, Any]) -> str:

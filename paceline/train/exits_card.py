@@ -46,7 +46,7 @@ def facts(
 
 def page(facts: dict[str, Any]) -> str:
     """The card for people."""
-    target, training = facts["target"], facts["training"]
+    target = facts["target"]
     parts = [
         f"---\nbase_model: {target['name']}\ntags: [speculative-decoding, specbound, paceline]\n---\n",
         f"# Exit heads for {target['name']}\n",
@@ -55,8 +55,7 @@ def page(facts: dict[str, Any]) -> str:
         "target's.\n",
         f'```bash\npaceline generate "..." --model {target["name"]} --method specbound --exits FOLDER --stats\n```\n',
         card.about_data(facts["data"]),
-        f"**Training.** {training['steps']} steps in {training['seconds'] / 60:.0f} minutes, the data not counted; the recipe is in "
-        f"card.json. Command: `{facts['command']}`; commit {facts['commit'] or 'unknown'}.\n",
+        card.about_training(facts),
         _evaluation(facts["evaluation"], facts["annealing"], facts["threshold"]),
         "**Licences.** The heads derive from the target and from the prompts. Prompts: "
         + (", ".join(facts["data"]["licences"]) or "none stated")

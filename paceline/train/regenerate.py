@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from .. import api, engine, methods
-from ..draft import Draft, Drafter
 from ..errors import InvalidRequest
+from ..replay import Recording
 from ..sampling import SamplingParams
 from ..sequence import Sequence as Request
 from ..targets.hf import HFTarget
@@ -26,17 +26,6 @@ from .prompts import Row, Say, chance
 from .recipe import Answers
 
 Keep = Callable[[str, torch.Tensor], Any]  # an answer's key, (T, F) features of all its tokens but the last
-
-
-class Recording:
-    """A drafter that proposes as another does, and has the loop keep the features of these layers."""
-
-    def __init__(self, drafter: Drafter, layer_ids: Sequence[int]) -> None:
-        self._drafter, self.siblings = drafter, drafter.siblings
-        self.target_layer_ids = tuple(layer_ids) or drafter.target_layer_ids
-
-    def propose(self, seqs: Sequence[Request]) -> list[Draft]:
-        return self._drafter.propose(seqs)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import engine, methods
 from ..draft import Draft, Drafter
-from ..replay import Text, replay
+from ..replay import Recording, Text, replay
 from ..sampling import SamplingParams
 from ..sequence import Sequence as Request
 
@@ -36,17 +36,6 @@ class Count:
         return self.tokens / self.rounds if self.rounds else 1.0
 
 
-class Recording:
-    """Drafts nothing, and has the loop keep the features of these layers."""
-
-    def __init__(self, layer_ids: Sequence[int]) -> None:
-        self._none = methods.build("none", None)[0]  # type: ignore[arg-type]
-        self.siblings, self.target_layer_ids = self._none.siblings, tuple(layer_ids)
-
-    def propose(self, seqs: Sequence[Request]) -> list[Draft]:
-        return self._none.propose(seqs)
-
-
 def answers(
     target: Any,
     prompts: Mapping[str, Sequence[int]],
@@ -71,11 +60,12 @@ def answers(
 
 def _kept(target: Any, layer_ids: Sequence[int], seqs: Sequence[Request], batch_size: int) -> Iterator[engine.Round]:
     """Plain rounds, a batch at a time, where the memory of a sequence is still there in its last one."""
+    recording = Recording(methods.build("none", target)[0], layer_ids)
     waiting, live = list(seqs), list[Request]()
     try:
         while waiting or live:
             live += [waiting.pop(0) for _ in range(min(batch_size - len(live), len(waiting)))]
-            for round_ in engine.rounds(target, Recording(layer_ids), methods.build_rule("match"), live):
+            for round_ in engine.rounds(target, recording, methods.build_rule("match"), live):
                 yield round_
                 if round_.finish_reason:
                     engine.release(target, round_.sequence)
