@@ -1,7 +1,7 @@
 """Attention over packed sequences, registered with Transformers under the name `paceline`.
 
-The model sees one row that holds the new nodes of all sequences; here each sequence attends to its own cache. Sequences with one new
-node each that lie side by side in the cache share a call, the shorter ones padded by the mask. Grouped heads share their keys by a view:
+The model sees one row that holds the new nodes of all sequences; here each sequence attends to its own cache. Sequences with few new
+nodes that lie side by side in the cache share a call, the shorter ones padded by the mask. Grouped heads share their keys by a view:
 nothing is repeated in memory.
 
 Axes: n sequences of a part, N nodes, T keys of a sequence, D head size.
@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from .kv import Segments
+from .step import Part, Segments
 
 NAME = "paceline"
 _FEW_NODES = 64  # up to here the heads of a group share one pass over their keys: 1.8 to 0.1 ms a layer for 1 node and 1000 keys
@@ -42,12 +42,15 @@ def attend(
     groups = heads // key[0].shape[1]
     fused = softcap is None and s_aux is None
     for k, v, part, mask in zip(key, value, key.parts, _masks(key, attention_mask, groups if fused else 1), strict=True):
-        several = len(part.ends) > 1
-        q = query[0].transpose(0, 1)[part.nodes, :, None] if several else query[:, :, part.nodes]  # (n, heads, N, D)
-        found = _fused(q, k, v, mask, scaling) if fused else _explicit(q, k, v, mask, scaling, softcap, s_aux)
-        if len(key) == 1 and not several:
-            return found.transpose(1, 2), None
-        out[part.nodes] = found[:, :, 0] if several else found[0].transpose(0, 1)
+        q = query[:, :, part.nodes] if isinstance(part.nodes, slice) else query[0].transpose(0, 1)[part.nodes].transpose(1, 2)
+        found = _fused(q, k, v, mask, scaling) if fused else _explicit(q, k, v, mask, scaling, softcap, s_aux)  # (n, heads, N, D)
+        found = found.transpose(1, 2)
+        if isinstance(part.nodes, slice):
+            if len(key) == 1:
+                return found, None
+            out[part.nodes] = found[0]
+        else:
+            out[part.only_real(part.nodes)] = part.only_real(found)
     return out[None], None
 
 
@@ -58,22 +61,22 @@ def _masks(key: Segments, attention_mask: torch.Tensor, groups: int) -> list[tor
     """
     kept = key.masks.get(id(attention_mask))
     if kept is None:
-        kept = []
-        for k, part in zip(key, key.parts, strict=True):
-            mask = attention_mask[:, :, part.nodes, : k.shape[2]]
-            if len(part.ends) > 1:
-                mask = mask.transpose(0, 2)  # (n, 1, 1, T)
-            nodes = mask.shape[2]
-            if nodes == 1 and not bool(mask.any()):
-                kept.append(None)
-            else:
-                kept.append(mask.repeat(1, 1, groups, 1) if nodes <= _FEW_NODES else mask)
+        kept = [_mask(part, attention_mask[..., : k.shape[2]], groups) for k, part in zip(key, key.parts, strict=True)]
         key.masks[id(attention_mask)] = kept
     return kept
 
 
+def _mask(part: Part, attention_mask: torch.Tensor, groups: int) -> torch.Tensor | None:
+    """(1, 1, sum of N, T) -> (n, 1, N, T)."""
+    mask = attention_mask[:, :, part.nodes] if isinstance(part.nodes, slice) else attention_mask[0, 0][part.nodes][:, None]
+    nodes = mask.shape[2]
+    if nodes == 1 and not bool(mask.any()):
+        return None
+    return mask.repeat(1, 1, groups, 1) if nodes <= _FEW_NODES else mask
+
+
 def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None) -> torch.Tensor:
-    """query (n, heads, N, D) -> (n, heads, N, D); n is 1 for more than a few nodes."""
+    """query (n, heads, N, D) -> (n, heads, N, D); n is 1 for more than `_FEW_NODES` nodes."""
     count, heads, nodes, size = query.shape
     kv_heads = key.shape[1]
     if nodes <= _FEW_NODES:

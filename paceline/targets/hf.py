@@ -22,8 +22,9 @@ from ..errors import UnsupportedModel
 from ..tree import Tree
 from . import attention
 from .base import Output
-from .kv import SlotCache, Step
+from .kv import SlotCache
 from .layers import LayerRunner
+from .step import Step
 from .support import check_supported
 
 PREFILL_CHUNK = 512  # tokens per forward while a prompt is read

@@ -15,6 +15,7 @@ import torch
 
 from ..errors import IncompatibleDraft, InvalidRequest, PacelineError, UnsupportedModel
 from .hf import HFTarget
+from .join import join_linears
 from .pack import can_pack, pack
 from .quantize import can_quantize, quantize
 
@@ -62,6 +63,7 @@ def load(
     target = HFTarget(loaded.to(place), tokenizer, name=model)  # refuses what is unsupported before the work
     if weights != "plain":
         progress("packing weights for this CPU" if weights == "packed" else f"rounding draft weights to {BITS[weights]} bits")
+        join_linears(loaded)
         pack(loaded, kind) if weights == "packed" else quantize(loaded, BITS[weights])
     return target
 

@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from paceline.targets.attention import attend
-from paceline.targets.kv import Part, Segments
+from paceline.targets.step import Part, Segments
 
 HEADS, KV_HEADS, SIZE, CACHED = 6, 2, 8, 5
 CAP = 2.0
@@ -100,20 +101,20 @@ def test_a_packed_batch_equals_each_sequence_alone(extra):
 
 
 @pytest.mark.parametrize("extra", [{}, {"softcap": CAP}, {"s_aux": SINKS}], ids=lambda e: "+".join(e) or "plain")
-def test_single_nodes_that_share_a_call_equal_each_alone(extra):
-    cases, ends, longest = [case(1, seed) for seed in range(3)], (CACHED + 1, 3, CACHED), CACHED + 1
-    rows = [[c[i] for c in cases] for i in (1, 2)]
-    mask = torch.full((1, 1, 4, longest), torch.finfo(torch.float32).min)
-    for node, end in zip((3, 0, 1), ends, strict=True):  # node 2 is another's
-        mask[..., node, :end] = 0
-    other = case(1, 7)
-    mask[..., 2, :] = other[3][0, 0, 0]
-    parts = [Part(torch.tensor([3, 0, 1]), ends), lone(1, longest, 2)]
-    key, value = (Segments([torch.cat(r), o], parts, {}) for r, o in zip(rows, other[1:3], strict=True))
-    query = torch.cat([cases[1][0], cases[2][0], other[0], cases[0][0]], 2)
-    got, _ = attend(None, query, key, value, mask, **extra)
-    cut = [(q, k[:, :, :end], v[:, :, :end], m[..., :end]) for (q, k, v, m), end in zip(cases, ends, strict=True)]
-    alone = torch.cat([attended(c, **extra) for c in (cut[1], cut[2], other, cut[0])], 1)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 1, 2), (4, 4, 4)], ids=str)
+def test_sequences_that_share_a_call_equal_each_alone(extra, sizes):
+    cases = [case(nodes, seed) for seed, nodes in enumerate((*sizes, 2))]
+    ends = [CACHED + nodes for nodes in sizes]
+    order = (2, 3, 0, 1)  # of the sequences in the forward; the last one, 3, has a call of its own
+    firsts = {i: sum(cases[k][0].shape[2] for k in order[:place]) for place, i in enumerate(order)}
+    mask = torch.full((1, 1, sum(sizes) + 2, CACHED + max(*sizes, 2)), torch.finfo(torch.float32).min)
+    for i, (_, _, _, m) in enumerate(cases):
+        mask[..., firsts[i] : firsts[i] + m.shape[2], : m.shape[3]] = m
+    parts = [Part.several([firsts[i] for i in range(3)], sizes, ends), Part(slice(firsts[3], firsts[3] + 2), (CACHED + 2,))]
+    shared = [torch.cat([nn.functional.pad(c[i], (0, 0, 0, max(ends) - c[i].shape[2])) for c in cases[:3]]) for i in (1, 2)]
+    key, value = (Segments([x, cases[3][i]], parts, {}) for x, i in zip(shared, (1, 2), strict=True))
+    got, _ = attend(None, torch.cat([cases[i][0] for i in order], 2), key, value, mask, **extra)
+    alone = torch.cat([attended(cases[i], **extra) for i in order], 1)
     assert torch.allclose(got, alone, atol=1e-6), f"differs by {(got - alone).abs().amax((0, 2, 3)).tolist()}"
 
 

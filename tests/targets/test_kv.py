@@ -137,13 +137,50 @@ def parts(cache: SlotCache, slots: list[int], sizes: list[int]) -> list[tuple[in
     return [part.ends for part in cache.step(slots, sizes).update(none, none, 0)[0].parts]
 
 
-def test_single_new_rows_of_neighbours_share_a_call():
+def test_slots_that_come_together_share_a_slab_and_a_call():
     cache = SlotCache()
     slots = [cache.open() for _ in range(4)]
     write(cache, slots, [[1, 2, 3], [4], [5, 6], [7]])
     for slot, size in zip(slots, (3, 1, 2, 1), strict=True):
         cache.commit(slot, range(size))
-    assert parts(cache, slots, [1, 1, 1, 1]) == [(4,), (2,), (3, 2)], "slabs have 1, 1 and 2 slots"
+    assert parts(cache, slots, [1, 1, 1, 1]) == [(4, 2, 3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("capacities", "shared"), [((100, 120, 180), 1), ((100, 300), 2), ((100, 190, 300), 2), ((64,) * 65, 2)], ids=lambda x: str(x)[:20]
+)
+def test_slots_of_unlike_needs_do_not_share_a_slab(capacities, shared):
+    cache = SlotCache()
+    slots = [cache.open(capacity) for capacity in capacities]
+    write(cache, slots, [[1]] * len(slots))
+    assert len({id(cache._slots[slot].slab) for slot in slots}) == shared
+
+
+def test_a_slot_takes_a_free_row_that_is_there_rather_than_new_memory():
+    cache = SlotCache()
+    slots = [cache.open(200) for _ in range(2)]
+    write(cache, slots, [[1], [2]])
+    held = cache.nbytes
+    cache.free(slots[0])
+    again = cache.open(70)
+    write(cache, [again], [[3]])
+    assert (cache.nbytes, read(cache, again), read(cache, slots[1])) == (held, [3], [2])
+
+
+def test_a_short_slot_does_not_take_the_row_of_a_very_long_one():
+    cache = SlotCache()
+    slots = [cache.open(2000) for _ in range(2)]
+    write(cache, slots, [[1], [2]])
+    cache.free(slots[0])
+    short = cache.open(64)
+    write(cache, [short], [[3]])
+    assert cache._slots[short].slab.capacity == 64
+
+
+def test_memory_comes_with_the_first_rows():
+    cache = SlotCache()
+    cache.free(cache.open(1000))
+    assert cache.nbytes == 0
 
 
 def test_rows_written_for_neighbours_are_read_by_their_own_slot():
@@ -157,16 +194,29 @@ def test_rows_written_for_neighbours_are_read_by_their_own_slot():
     assert [read(cache, slots[i]) for i in range(8)] == [[*(10 * i + k for k in range(i)), 100 + i] for i in range(8)]
 
 
-def test_trees_and_gaps_and_long_padding_get_calls_of_their_own():
+@pytest.mark.parametrize("sizes", [(1,) * 8, (3, 1, 2, 4, 1, 5, 2, 3)], ids=["single", "trees"])
+def test_new_rows_of_a_shared_call_go_to_their_own_slots(sizes):
     cache = SlotCache()
-    slots = [cache.open(1000) for _ in range(9)][1:]  # behind a slab of one: slabs of one, two and four, and then of eight
-    last = slots[3:]
-    for slot, rows in zip(last, (5, 900, 7, 8, 9), strict=False):
-        write(cache, [slot], [list(range(rows))])
+    slots = [cache.open() for _ in range(8)]
+    write(cache, slots, [[10 * slot + i for i in range(slot + 1)] for slot in slots])
+    for slot in slots:
+        cache.commit(slot, range(slot + 1))
+    order = [5, 2, 7, 4, 0, 6, 1, 3]
+    write(cache, [slots[i] for i in order], [[100 + 10 * i + k for k in range(sizes[i])] for i in order])
+    for i in range(8):
+        assert read(cache, slots[i]) == [*(10 * i + k for k in range(i + 1)), *(100 + 10 * i + k for k in range(sizes[i]))]
+
+
+def test_gaps_large_trees_and_long_padding_get_calls_of_their_own():
+    cache = SlotCache()
+    slots = [cache.open(1500) for _ in range(4)]
+    write(cache, slots, [list(range(rows)) for rows in (5, 1400, 7, 8)])
+    for slot, rows in zip(slots, (5, 1400, 7, 8), strict=True):
         cache.commit(slot, range(rows))
-    assert parts(cache, last[:4], [1, 1, 1, 1]) == [(6,), (901,), (8, 9)], "five rows beside 900 are too much padding"
-    assert parts(cache, last[2:4], [1, 2]) == [(8,), (10,)], "two new rows are a tree"
-    assert parts(cache, [last[0], last[2]], [1, 1]) == [(6,), (8,)], "the slot between them is not asked"
+    assert parts(cache, slots, [1, 1, 1, 1]) == [(6,), (1401,), (8, 9)], "five rows beside 1400 are too much padding"
+    assert parts(cache, slots[2:], [1, 3]) == [(8, 11)], "small trees share"
+    assert parts(cache, slots[2:], [17, 17]) == [(24,), (25,)], "large trees do not"
+    assert parts(cache, [slots[1], slots[3]], [1, 1]) == [(1401,), (9,)], "the slot between them is not asked"
 
 
 def test_what_a_freed_slot_held_cannot_reach_its_neighbours():

@@ -76,7 +76,7 @@ def test_a_slot_that_grows_keeps_rows_that_are_half_way():
     want = whole(target, slot)
     start = staircase(target, slot)
     before = target.cache._slots[slot].slab
-    target.cache._reserve(target.cache._slots[slot], 4 * before.capacity)
+    target.cache._reserve([(target.cache._slots[slot], 4 * before.capacity)])
     assert target.cache._slots[slot].slab is not before
     far = float((target.verify([TREE], [slot], (), [start]).logits - want).abs().max())
     assert far < 1e-4, f"logits are off by {far:.1e}"
@@ -99,6 +99,75 @@ def test_the_logits_of_a_state_are_the_models_own():
     states = target.layers(range(LAYERS), [TREE], [slot])
     far = float((target.logits(states) - want).abs().max())
     assert far < 1e-5, f"logits are off by {far:.1e}"
+
+
+# what is made once
+
+
+def passes(target) -> list[int]:
+    """Grows by one with each pass through the model from its embedding on."""
+    made, base = [], target.runner._base
+
+    def counted(**given):
+        made.append(given["input_ids"].shape[1])
+        return base(**given)
+
+    target.runner._base = counted
+    return made
+
+
+def test_rows_that_go_on_need_no_pass_through_the_model_again():
+    target = deep()
+    slot = opened(target)
+    want, made = whole(target, slot), passes(target)
+    first = target.layers(range(2), [TREE], [slot])
+    start = HeadStart((4,) * len(TREE), target.layers(range(2, 4), [TREE], [slot], first))
+    got = target.verify([TREE], [slot], (), [start]).logits
+    assert made == [len(TREE)], f"passes with {made} rows"
+    assert float((got - want).abs().max()) < 1e-4
+
+
+def test_rows_that_others_join_need_one():
+    target = deep()
+    slot = opened(target)
+    made = passes(target)
+    target.verify([TREE], [slot], (), [staircase(target, slot)])
+    assert made == [1, 1, 2, 1, 1, 3, 4], f"passes with {made} rows for three entries, a join, and the last entry and joins of the rest"
+
+
+def test_rows_of_a_slot_that_has_moved_get_a_new_pass():
+    target = deep()
+    slot = opened(target, capacity=0)
+    want, made = whole(target, slot), passes(target)
+    start = HeadStart((2,) * len(TREE), target.layers(range(2), [TREE], [slot]))
+    state = target.cache._slots[slot]
+    target.cache._reserve([(state, 4 * state.slab.capacity)])
+    far = float((target.verify([TREE], [slot], (), [start]).logits - want).abs().max())
+    assert made == [len(TREE)] * 2, f"passes with {made} rows"
+    assert far < 1e-4, f"logits are off by {far:.1e}"
+
+
+def test_other_tokens_at_the_same_positions_get_a_new_pass():
+    target = deep()
+    slot = opened(target)
+    made, other = passes(target), Tree.chain([9, 9, 9, 9])
+    target.layers(range(2), [TREE], [slot])
+    target.cache.truncate(slot, len(PROMPT))
+    target.layers(range(2, 4), [other], [slot], target.layers(range(2), [other], [slot]))
+    assert made == [4, 4], f"passes with {made} rows"
+
+
+def test_nothing_is_kept_of_rows_that_have_arrived():
+    target = deep()
+    slot = opened(target)
+    target.verify([TREE], [slot], (), [staircase(target, slot)])
+    assert not target.runner._known
+
+
+@pytest.mark.parametrize(("family", "straight"), [("llama", True), ("gpt_neox", True), ("gemma2", False)])
+def test_norm_and_output_layer_are_called_straight_where_nothing_else_follows(family, straight):
+    target = deep(family)
+    assert (target.runner._tail is not None) is straight, f"{family}: Gemma 2 caps its logits, and the others do nothing more"
 
 
 # what may not be
