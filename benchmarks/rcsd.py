@@ -1,10 +1,11 @@
 """What RCSD-style training brings: mean acceptance length on held-out prompts of three domains, greedy and at temperature 1.
 
 A head is left as it is, trained further by distillation, and by preference on the same texts for the same steps; and once each without
-the anchor, the mask and replay, with more rounds, with the overlap term and by policy gradient. Every variant passes through the domains
-one after the other. All heads are judged on the same texts of the target: at temperature 0 and 1 by replaying a tree of 24 nodes (which is
-what decoding with `match` accepts), and at temperature 1 also by the expected length of a chain that is drawn from the head and verified by
-rejection. Intervals are 95 % over prompts, paired with the control's.
+the anchor and the mask, with soft labels, another beta, the overlap term, more rounds, and by policy gradient. These learn from the same
+recorded rounds of all domains (those with more rounds: from their own); two more pass through the domains in turn, with replay and without.
+All heads are judged on the same texts of the target: at temperature 0 and 1 by replaying a tree of 24 nodes (which is what decoding with
+`match` accepts), and at temperature 1 also by the expected length of a chain that is drawn from the head and verified by rejection.
+Intervals are 95 % over prompts, paired with the control's and with those of the head as it was.
 
     python benchmarks/rcsd.py --from-run RUN --prompts chat=mt_bench.jsonl math=gsm8k.jsonl code=mbpp.jsonl --work DIR --out FILE.json
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from paceline.train.examples import Example, from_answers
 from paceline.train.features import Tapped, Taps, packs
 from paceline.train.prompts import Row
 from paceline.train.rcsd.course import train_rcsd
+from paceline.train.rcsd.head_lab import quick_copy
 from paceline.train.rcsd.recipe import RcsdRecipe
 from paceline.train.rcsd.sampled import expected_kept
 from paceline.train.recipe import Answers
@@ -45,7 +48,8 @@ from paceline.train.regenerate import Regenerator
 from paceline.train.setup import Options as RunOptions
 from paceline.train.teacher import Teacher
 
-BUDGET, BLOCKS, CONTROL = 24, 16, "distilled"
+BUDGET, BLOCKS = 24, 16
+CONTROL, UNTOUCHED = "distilled", "untouched"
 DOMAINS = {
     "chat": ["instruct/dolly", "instruct/self_instruct", "instruct/roleplay"],
     "math": ["gsm8k", "math"],
@@ -54,31 +58,41 @@ DOMAINS = {
 Judged = list[tuple[Example, Tapped]]
 
 
-def variants(steps: int) -> dict[str, dict[str, Any]]:
+def variants(chosen: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """What each row's recipe says beyond the common one."""
+    turns = {"protocol": "domains", "steps": max(1, chosen.steps // len(chosen.domains))}
     return {
         CONTROL: {"preference": {"objective": "distill"}},
+        "distilled, HASS's likeliest tokens": {"distillation": {"depth_weights": "exponential", "top_weight": 1.0}}
+        | {"preference": {"objective": "distill"}},
         "rcsd": {},
+        "rcsd, beta 0.5": {"preference": {"beta": 0.5}},
         "rcsd, without anchor": {"preference": {"anchor": 0.0}},
         "rcsd, without mask": {"preference": {"mask": "none"}},
-        "rcsd, without replay": {"continual": {"replay": 0.0}},
-        "rcsd, three rounds": {"continual": {"rounds": 3, "steps": max(1, steps // 3)}},
+        "rcsd, without preference": {"preference": {"pref": 0.0}},
+        "rcsd, soft labels": {"preference": {"soft": True}},
         "rcsd, overlap": {"preference": {"overlap": 1.0}},
+        "rcsd, three rounds": {"continual": {"rounds": 3, "steps": max(1, chosen.steps // 3)}},
         "policy gradient": {"preference": {"objective": "pg"}},
+        "rcsd, domains in turn": {"continual": turns},
+        "rcsd, domains in turn, without replay": {"continual": turns | {"replay": 0.0}},
     }
 
 
-def recipe(chosen: argparse.Namespace, own: dict[str, Any]) -> RcsdRecipe:
-    pref = {"beta": chosen.beta} if own.get("preference", {}).get("objective", "pref") == "pref" else {}
+def recipe(chosen: argparse.Namespace, own: dict[str, Any], records: Path) -> RcsdRecipe:
+    """`records` are the first round's, once they are there, of variants that have one round of all domains."""
+    shared = "continual" not in own and records.is_dir()
     common = {
         "model": chosen.model,
         "dtype": "float32",
-        "data": {"from_run": str(chosen.from_run.resolve())},
-        "head": None if chosen.head is None else str(chosen.head.resolve()),
+        "data": {"from_run": str(chosen.from_run)},
+        "head": None if chosen.head is None else str(chosen.head),
+        "records": str(records) if shared else None,
         "optimizer": {"lr": chosen.lr, "batch_size": chosen.batch_size, "anchors": chosen.anchors, "warmup": 0.1},
-        "continual": {"protocol": "domains", "domains": chosen.domains, "steps": chosen.steps} | own.get("continual", {}),
-        "preference": pref | own.get("preference", {}),
-        "gate": {"retries": 0, "enforce": False, "texts": 4},
+        "continual": {"domains": chosen.domains, "steps": chosen.steps} | own.get("continual", {}),
+        "preference": own.get("preference", {}),
+        "distillation": own.get("distillation", {"depth_weights": "exponential"}),
+        "gate": {"retries": 0, "enforce": False},
         "evaluation": {"budget": BUDGET},
     }
     return RcsdRecipe.model_validate(common)
@@ -116,9 +130,9 @@ def measure(target: Any, head: JetSpecHead, greedy: Judged, sampled: Judged, tea
 
 def counts(target: Any, head: JetSpecHead, judged: Judged) -> dict[str, list[int]]:
     """Tokens and rounds of each prompt with a tree of `BUDGET` nodes."""
-    drafter, _ = build("jetspec", target, Options(budget=BUDGET, head=head))
+    drafter, _ = build("jetspec", target, Options(budget=BUDGET, head=quick_copy(head, target)))
     found: dict[str, list[int]] = {e.key: [0, 0] for e, _ in judged}
-    for text, round_ in replay(drafter, (Text(e.key, e.task, e.tokens, e.prompt_length, t.features) for e, t in judged)):
+    for text, round_ in replay(drafter, (Text(e.key, e.task, e.tokens, e.prompt_length, t.features) for e, t in judged), 32):
         found[text.key][0] += len(round_.tokens)
         found[text.key][1] += 1
     return found
@@ -131,14 +145,16 @@ def expected(head: JetSpecHead, example: Example, tapped: Tapped, teacher: Teach
     return [float(kept.sum() + len(kept)), len(kept)]
 
 
-def row(name: str, found: dict[str, Any], control: dict[str, Any], domains: dict[str, str]) -> dict[str, Any]:
-    """Means with intervals, by domain and against the control."""
+def row(name: str, found: dict[str, dict[str, Any]], domains: dict[str, str]) -> dict[str, Any]:
+    """Means with intervals, by domain, and against the control (itself before there is one) and the head as it was."""
     figures: dict[str, Any] = {"variant": name}
-    for kind, counted in found.items():
+    for kind, counted in found[name].items():
         keys = sorted(counted)
-        own, other = (np.array([each[kind][k] for k in keys], dtype=float) for each in (found, control))
+        compared = found[name], found.get(CONTROL, found[name]), found[UNTOUCHED]
+        own, control, start = (np.array([each[kind][k] for k in keys], dtype=float) for each in compared)
         by_domain = {d: ratio(own[[domains[k] == d for k in keys]]) for d in dict.fromkeys(domains.values())}
-        figures[kind] = {"mean": ratio(own), "interval": bootstrap(own), "by_domain": by_domain, "against_control": against(own, other)}
+        figures[kind] = {"mean": ratio(own), "interval": bootstrap(own), "by_domain": by_domain}
+        figures[kind] |= {"against_control": against(own, control), "against_untouched": against(own, start)}
     return figures
 
 
@@ -168,17 +184,20 @@ def every_row(
     chosen: argparse.Namespace, target: Any, start: Path, judged: tuple[Judged, Judged]
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, Any] | None]]:
     """Train and measure each variant: its name, its counts, and what its training said of itself."""
-    teacher = Teacher(target, None)
-    for name, own in ({"untouched": None} | variants(chosen.steps)).items():
-        folder, rounds = chosen.work / name.replace(", ", "-").replace(" ", "-"), None
+    teacher, records = Teacher(target, None), chosen.work / CONTROL / "stages" / "00-mixed" / "records"
+    for name, own in ({UNTOUCHED: None} | variants(chosen)).items():
+        if chosen.only and name not in (UNTOUCHED, CONTROL, *chosen.only):
+            continue
+        folder, rounds, began = chosen.work / name.replace(", ", "-").replace(" ", "-"), None, time.perf_counter()
         if own is not None:
             with torch.enable_grad():
-                train_rcsd(recipe(chosen, own), folder, RunOptions(say=say))
+                train_rcsd(recipe(chosen, own, records if name != CONTROL else chosen.work / "none"), folder, RunOptions(say=say))
             rounds = formats.read(folder / "head").card["rcsd"]
-        counted = folder / "counts.json"
+        trained, counted = time.perf_counter(), folder / "counts.json"
         if not counted.exists():
             head = formats.load(start if own is None else folder / "head", target, torch.float32)
             put_text(counted, json.dumps(measure(target, head, *judged, teacher)))
+        say(f"{name}: {trained - began:.0f} s of training, {time.perf_counter() - trained:.0f} s of judging")
         yield name, json.loads(counted.read_text()), rounds
 
 
@@ -195,13 +214,13 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     options.add_argument(
         "--domains", nargs="+", type=named, default=list(DOMAINS.items()), help="DOMAIN=TASK[,TASK] of the training prompts"
     )
-    options.add_argument("--limit", type=int, default=16, help="held-out prompts per domain")
+    options.add_argument("--limit", type=int, default=24, help="held-out prompts per domain")
     options.add_argument("--max-new-tokens", type=int, default=80)
-    options.add_argument("--steps", type=int, default=24, help="of each domain")
+    options.add_argument("--steps", type=int, default=72, help="of each variant")
     options.add_argument("--batch-size", type=int, default=4)
     options.add_argument("--anchors", type=int, default=32, help="rounds of a text in a step")
     options.add_argument("--lr", type=float, default=1e-4)
-    options.add_argument("--beta", type=float, default=0.5)
+    options.add_argument("--only", nargs="+", help="variants besides the control")
     options.add_argument("--work", type=Path, required=True)
     options.add_argument("--out", type=Path, required=True)
     chosen = options.parse_args(words)
@@ -227,8 +246,8 @@ def main() -> None:
         found[name] = counted
         report["courses"] |= {name: rounds} if rounds else {}
         report |= {
-            "rows": [row(n, c, found.get(CONTROL, counted), domains) for n, c in found.items()],
-            "settings": {k: environment.scrub(str(v)) for k, v in vars(chosen).items() if k not in ("work", "out")},
+            "rows": [row(n, found, domains) for n in found],
+            "settings": {k: environment.scrub(str(v)) for k, v in vars(chosen).items() if k not in ("work", "out", "only")},
             "prompts": {d: list(domains.values()).count(d) for d in chosen.prompts},
             **environment.provenance(environment.typed_as("python", "benchmarks/rcsd.py"), target.device),
         }

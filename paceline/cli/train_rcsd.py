@@ -1,4 +1,4 @@
-"""`paceline train rcsd`: train a head further on what the target kept and refused of its own drafts."""
+"""`paceline train rcsd`: train a head or a draft model further on what the target kept and refused of its own drafts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import typer
 from . import train
 
 Head = Annotated[str | None, typer.Option(help="Folder of the head to begin with. The default is the one that is shipped for the target.")]
-Records = Annotated[Path | None, typer.Option(help="Rounds recorded with this head (--record): the first round learns from them.")]
+DraftModel = Annotated[
+    str | None, typer.Option("--draft-model", help="Train this draft model instead of a head: a folder or a hub id, as for generate.")
+]
+LoraRank = Annotated[int | None, typer.Option(min=1, help="Train low-rank adapters of this rank, and merge them. The default is all.")]
+Records = Annotated[Path | None, typer.Option(help="Rounds recorded with this drafter (--record): the first round learns from them.")]
 Rounds = Annotated[
     int | None, typer.Option(min=1, help="Rounds of collecting, training and judging; of each domain with protocol domains.")
 ]
@@ -25,6 +29,8 @@ def main(
     out: train.Out = None,
     model: train.Model = None,
     head: Head = None,
+    draft_model: DraftModel = None,
+    lora_rank: LoraRank = None,
     prompts: train.Prompts = None,
     records: Records = None,
     rounds: Rounds = None,
@@ -41,7 +47,8 @@ def main(
 ) -> None:
     """Train a head on its own accepted and refused drafts, in rounds; a round that does not pay is refused.
 
-    All that happened is kept in the folder; the same command goes on after an interruption. The head is in its folder `head`.
+    All that happened is kept in the folder; the same command goes on after an interruption. The head is in its folder `head`, a draft
+    model in `model`.
     """
     train.need("pydantic", "yaml")
     from ..train.rcsd.recipe import RcsdRecipe
@@ -49,6 +56,8 @@ def main(
     given = {
         "model": model,
         "head": head,
+        "draft.model": draft_model,
+        "draft.lora_rank": lora_rank,
         "records": None if records is None else str(records),
         "seed": seed,
         "data.prompts": train.prompt_files(prompts) if prompts else None,

@@ -1,4 +1,4 @@
-"""Whose records these are: the target, its tokenizer, and the head that drafted, compared before anything is added or learnt."""
+"""Whose records these are: the target, its tokenizer, and what drafted, compared before anything is added or learnt."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import torch
 from torch import nn
 
 from ..errors import CheckpointMismatch, InvalidRequest
+from ..heads.borrow import embedding_weight
 from ..heads.fingerprint import differs, fingerprint, same_target, tokenizer_hash
 from ..heads.jetspec import JetSpecHead
 from ..targets.hf import HFTarget
 from ..train.disk import put_text
 
-ABOUT, FORMAT = "about.json", 1
+ABOUT, FORMAT, _ROWS = "about.json", 1, 64
 
 
 @dataclass(frozen=True)
 class Origin:
-    """`fingerprint` are numbers of the target's matrices; `head` is a hash, or nothing for a drafter without a head."""
+    """`fingerprint` are numbers of the target's matrices; `head` is a hash of the head or draft model, or nothing for another drafter."""
 
     target: str
     tokenizer: str
@@ -31,9 +32,27 @@ class Origin:
     format: int = FORMAT
 
 
-def origin(target: HFTarget, head: JetSpecHead | None) -> Origin:
-    mark = "" if head is None else head_hash(head)
+def origin(target: HFTarget, mark: str) -> Origin:
+    """Of rounds of this target, and of a drafter that is known by this mark."""
     return Origin(target.name, tokenizer_hash(target.vocabulary), fingerprint(target), mark)
+
+
+def mark_of(drafter: Any) -> str:
+    """What a drafter's records are known by: a hash of its head or draft model, nothing for others and for merged ones."""
+    head, model = getattr(drafter, "head", None), getattr(drafter, "model", None)
+    if isinstance(head, JetSpecHead):
+        return head_hash(head)
+    return model_hash(model) if isinstance(model, HFTarget) else ""
+
+
+def model_hash(model: HFTarget) -> str:
+    """16 hexadecimal digits of some rows of a model's embedding in bfloat16: the same for a model that is packed or rounded for drafting.
+
+    Adapters leave the embedding as it is, so models that differ by them alone have one hash; what they draft tells them apart.
+    """
+    weight = embedding_weight(model)
+    rows = weight[torch.linspace(0, len(weight) - 1, _ROWS).round().long().to(weight.device)]
+    return hashlib.sha256(rows.to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes()).hexdigest()[:16]
 
 
 def head_hash(head: JetSpecHead) -> str:
@@ -73,7 +92,7 @@ def check(folder: Path, ours: Origin) -> None:
         )
     if theirs.head != ours.head:
         raise CheckpointMismatch(
-            f"the records in {folder} were made with head {theirs.head or 'none'} and this one is {ours.head or 'none'}; {remedy}"
+            f"the records in {folder} were made with drafter {theirs.head or 'none'} and this one is {ours.head or 'none'}; {remedy}"
         )
 
 

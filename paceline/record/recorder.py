@@ -7,12 +7,11 @@ from typing import Any
 
 from ..engine import Round
 from ..errors import IncompatibleRule, InvalidRequest
-from ..heads.jetspec import JetSpecHead
 from ..rules.walk import Rule
 from ..sequence import Sequence as Request
 from ..targets.hf import HFTarget
 from ..train.disk import MB, remove, whole_lines, writing
-from .origin import Origin, check, origin, settle
+from .origin import Origin, check, mark_of, origin, settle
 from .texts import RoundRecord, TextRecord, record_round, record_text
 
 TOP = 8  # log-probabilities per row that a request is asked for if it asks for none
@@ -68,9 +67,8 @@ class Recorder:
 
 
 def recorder_for(folder: Path, target: HFTarget, drafter: Any, rule: Rule, *, limit_mb: float = 256) -> Recorder:
-    """A recorder of what this drafter drafts for this target. A head that drafts alone is known by its hash; merged drafters have none."""
-    head = getattr(drafter, "head", None)
-    return Recorder(folder, origin(target, head if isinstance(head, JetSpecHead) else None), rule, limit_mb=limit_mb)
+    """A recorder of what this drafter drafts for this target."""
+    return Recorder(folder, origin(target, mark_of(drafter)), rule, limit_mb=limit_mb)
 
 
 def shards(folder: Path) -> list[Path]:

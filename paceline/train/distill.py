@@ -17,7 +17,7 @@ from .recipe import Objective
 from .step import Sums
 from .teacher import Teacher
 
-DEFAULT_GAMMA, DEFAULT_CE_WEIGHT = 4.0, 0.5
+DEFAULT_GAMMA, DEFAULT_CE_WEIGHT, DEFAULT_TOP = 4.0, 0.5, 10
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ class Distillation:
             total = total + share * cross_entropy(logits, labels, ignore_index=-1, reduction="none")
         if share < 1:
             assert self.teacher is not None, "loss kl needs a teacher"
-            total = total + (1 - share) * forward_kl(self.teacher(hidden), logits, _or(self.settings.temperature, 1.0))
+            law = self.teacher(hidden)
+            total = total + (1 - share) * forward_kl(law, logits, _or(self.settings.temperature, 1.0))
+            if self.settings.top_weight:
+                total = total + self.settings.top_weight * top_cross_entropy(law, logits, self.settings.top_tokens or DEFAULT_TOP)
         return total
 
     def weights(self, logits: torch.Tensor, labels: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
@@ -115,6 +118,12 @@ def forward_kl(teacher: torch.Tensor, student: torch.Tensor, temperature: float)
     p = torch.log_softmax(teacher / temperature, -1)
     q = torch.log_softmax(student / temperature, -1)
     return temperature**2 * (p.exp() * (p - q)).sum(-1)
+
+
+def top_cross_entropy(teacher: torch.Tensor, student: torch.Tensor, count: int) -> torch.Tensor:
+    """-sum of p log q over the teacher's `count` likeliest tokens, for logits (R, Vd) -> (R,): HASS (Zhang et al. 2024)."""
+    best = teacher.softmax(-1).topk(min(count, teacher.shape[-1]), -1)
+    return -(best.values * student.log_softmax(-1).gather(-1, best.indices)).sum(-1)
 
 
 def dynamic_weights(logits: torch.Tensor, labels: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:

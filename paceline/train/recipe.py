@@ -97,6 +97,7 @@ class Objective(Section):
     """`kl`: forward KL to the target over the draft vocabulary; `ce`: cross-entropy on the target's tokens; `mix`: both.
 
     `ce_weight` is the share of cross-entropy in the mix (0.5 if null), `gamma` the length of exponential depth weights (4 if null).
+    `top_weight` adds so much of HASS's cross-entropy over the target's `top_tokens` likeliest tokens (10 if null).
     """
 
     loss: Literal["kl", "ce", "mix"] = "kl"
@@ -104,6 +105,8 @@ class Objective(Section):
     temperature: Positive | None = None
     depth_weights: Literal["uniform", "exponential", "dynamic"] = "uniform"
     gamma: Positive | None = None
+    top_weight: Annotated[float, Field(ge=0)] = 0.0
+    top_tokens: Count | None = None
     chunk_blocks: Count = 32
 
     @model_validator(mode="after")
@@ -112,6 +115,10 @@ class Objective(Section):
             raise ValueError(f"ce_weight has no effect with loss {self.loss}")
         if self.gamma is not None and self.depth_weights != "exponential":
             raise ValueError(f"gamma has no effect with depth_weights {self.depth_weights}")
+        if self.top_tokens is not None and not self.top_weight:
+            raise ValueError("top_tokens has no effect without top_weight")
+        if self.top_weight and self.loss == "ce":
+            raise ValueError("top_weight has no effect with loss ce, which does not ask for the target's law")
         if self.temperature is not None and self.loss == "ce":
             raise ValueError("temperature has no effect with loss ce")
         return self

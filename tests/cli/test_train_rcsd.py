@@ -158,7 +158,7 @@ def test_rounds_of_another_head_are_refused(train, paceline, model, head, tmp_pa
     recorded(paceline, model, tmp_path / "other", tmp_path / "records")
     done = train(tmp_path / "run", prompts_file(tmp_path, 10), "--records", str(tmp_path / "records"), "--steps", "2")
     assert done.code == 2
-    assert "were made with head" in done.err, done.err
+    assert "were made with drafter" in done.err, done.err
 
 
 def test_rounds_whose_rows_are_not_this_targets_are_refused(train, paceline, model, head, tmp_path):

@@ -27,7 +27,7 @@ PROMPTS = list(matrix.PROMPTS.values())
 
 @pytest.fixture
 def whose(target):
-    return origin(target, None)
+    return origin(target, "")
 
 
 def decoded(target, drafter, recorder, prompts=PROMPTS, count=16, **params):
@@ -111,7 +111,7 @@ def test_room_is_bounded_and_the_oldest_shards_go_first(target, whose, tmp_path)
 
 def test_records_of_another_target_are_refused(target, whose, tmp_path):
     Recorder(tmp_path / "r", whose, match)
-    other = origin(HFTarget(tiny.noisy("llama", 0.2)), None)
+    other = origin(HFTarget(tiny.noisy("llama", 0.2)), "")
     with pytest.raises(CheckpointMismatch, match=r"fingerprint is off by .*; use the one"):
         Recorder(tmp_path / "r", other, match)
 
@@ -123,9 +123,9 @@ def test_records_of_another_tokenizer_are_refused(whose, tmp_path):
 
 
 def test_records_of_another_head_are_refused(target, tmp_path):
-    Recorder(tmp_path / "r", origin(target, random_head(target)), match)
-    with pytest.raises(CheckpointMismatch, match=r"were made with head .* and this one is"):
-        read_records(tmp_path / "r", origin(target, random_head(target, seed=1)))
+    Recorder(tmp_path / "r", origin(target, head_hash(random_head(target))), match)
+    with pytest.raises(CheckpointMismatch, match=r"were made with drafter .* and this one is"):
+        read_records(tmp_path / "r", origin(target, head_hash(random_head(target, seed=1))))
 
 
 def test_a_head_has_one_hash_in_any_precision(target):

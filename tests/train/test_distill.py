@@ -53,6 +53,10 @@ def plain(head, batch, settings, teacher):
                 heat = settings.temperature or 1.0
                 p = torch.softmax(teacher(batch.hidden[b, a, k - 1][None])[0] / heat, -1)
                 loss = loss + (1 - share) * heat**2 * kl_div(torch.log_softmax(z / heat, -1), p, reduction="sum")
+            if settings.top_weight:
+                p = torch.softmax(teacher(batch.hidden[b, a, k - 1][None])[0], -1)
+                best = sorted(range(len(p)), key=lambda i: -float(p[i]))[: settings.top_tokens]
+                loss = loss - settings.top_weight * sum(p[i] * torch.log_softmax(z, -1)[i] for i in best)
             total = total + w * loss
             weight += w
     return total, weight
@@ -65,8 +69,9 @@ def plain(head, batch, settings, teacher):
         {"loss": "kl"},
         {"loss": "kl", "temperature": 2.0},
         {"loss": "mix", "ce_weight": 0.25, "depth_weights": "exponential", "gamma": 2.0},
+        {"loss": "kl", "top_weight": 0.5, "top_tokens": 3},
     ],
-    ids=["ce", "kl", "kl at temperature 2", "mix with depth weights"],
+    ids=["ce", "kl", "kl at temperature 2", "mix with depth weights", "kl with the likeliest tokens again"],
 )
 @pytest.mark.parametrize("chunk", [1, 4, 1000])
 def test_the_chunked_loss_and_its_gradients_are_those_of_the_plain_one(teacher_target, taps, settings, chunk):

@@ -23,6 +23,8 @@ WRONG = {
     "out of range": ({"length.steps": 0}, "length.steps is 0"),
     "unknown choice": ({"objective.loss": "reverse"}, "objective.loss is 'reverse'"),
     "gamma without its weights": ({"objective.gamma": 4}, "gamma has no effect with depth_weights uniform"),
+    "top tokens without weight": ({"objective.top_tokens": 5}, "top_tokens has no effect without top_weight"),
+    "top tokens without a law": ({"objective.loss": "ce", "objective.top_weight": 1.0}, "top_weight has no effect with loss ce"),
     "share without a mix": ({"objective.ce_weight": 0.5}, "ce_weight has no effect with loss kl"),
     "temperature of cross-entropy": ({"objective.loss": "ce", "objective.temperature": 2}, "temperature has no effect"),
     "composing from a corpus": ({"answers.source": "corpus", "compose.summarize": 3}, "compose needs the target's own answers"),

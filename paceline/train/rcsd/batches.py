@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -85,21 +86,32 @@ def _refusals(text: TextRecord, round_: RoundRecord, depth: int) -> list[tuple[i
     return [(place, token) for place, token in found if place < depth]
 
 
+Make = Callable[[Sequence[TextRecord], Sequence[Sequence[RoundRecord]], Sequence[bool]], Any]  # texts, their rounds, replayed -> a batch
+
+
+def blocks_of(read: Callable[[Sequence[Example]], Sequence[Tapped]], depth: int) -> Make:
+    """Makes batches for a head of this depth, with features that are read by `read`."""
+
+    def make(texts: Sequence[TextRecord], chosen: Sequence[Sequence[RoundRecord]], replayed: Sequence[bool]) -> RoundBatch:
+        return make_rounds(texts, read([example_of(text) for text in texts]), chosen, replayed, depth=depth)
+
+    return make
+
+
 @dataclass(frozen=True)
 class Mix:
     """Which rounds a step trains on, a function of the step's number alone: texts of this round, and a share of earlier ones."""
 
     current: Sequence[TextRecord]
     earlier: Sequence[TextRecord]
-    read: Callable[[Sequence[Example]], Sequence[Tapped]]
-    depth: int
+    make: Make
     replay: float
     batch_size: int
     micro_batch: int
     rounds: int  # of a text, in a step
     seed: int
 
-    def step(self, step: int) -> list[RoundBatch]:
+    def step(self, step: int) -> list[Any]:
         """The micro-batches of a step."""
         old = min(len(self.earlier), round(self.replay * self.batch_size))
         members = [(*m, False) for m in self._turn(self.current, self.batch_size - old, step)]
@@ -115,11 +127,9 @@ class Mix:
         epoch, places = turn(len(texts), count, step=step, seed=self.seed)
         return [(epoch, texts[i]) for i in places]
 
-    def _batch(self, group: Sequence[tuple[int, TextRecord, bool]]) -> RoundBatch:
-        texts = [text for _, text, _ in group]
+    def _batch(self, group: Sequence[tuple[int, TextRecord, bool]]) -> Any:
         chosen = []
         for epoch, text, _ in group:
             picks = anchors.choose(len(text.rounds), self.rounds, seed=self.seed, epoch=epoch, key=text.key)
             chosen.append([text.rounds[i] for i in picks.tolist()])
-        tapped = self.read([example_of(text) for text in texts])
-        return make_rounds(texts, tapped, chosen, [old for _, _, old in group], depth=self.depth)
+        return self.make([text for _, text, _ in group], chosen, [old for _, _, old in group])

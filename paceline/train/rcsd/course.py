@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidRequest
-from ...heads.jetspec import JetSpecHead
-from ...methods import Options as MethodOptions
-from ...methods import build
+from ...methods import MATCH, build_rule
 from ...record.pairs import check_pairs
 from ...record.recorder import Recorder, all_records, read_records
 from ...record.texts import TextRecord
@@ -25,12 +23,9 @@ from .. import loop
 from ..checkpoint import Checkpoints
 from ..disk import put_text
 from ..setup import Options
-from ..step import Objective
-from . import publish
-from .batches import Mix
+from . import head_lab, model_lab
 from .gate import Lengths, Verdict, judge, transfer
-from .lab import Lab, open_lab
-from .objective import Distilled, Preferred, Rewarded
+from .lab import Lab
 from .recipe import RcsdRecipe
 from .stages import Stage, domain_of, next_stage, reservoir
 
@@ -41,7 +36,7 @@ _RECORDS_MB, _GROUP = 4096, 16  # texts that are replayed at once
 def train_rcsd(recipe: RcsdRecipe, out: Path, options: Options | None = None) -> Path:
     """Train a head further by rounds; returns the folder of the result. Raises a PacelineError that says what is wrong and what to do."""
     options = options or Options()
-    lab = open_lab(recipe, out, options)
+    lab: Lab = (head_lab if recipe.draft is None else model_lab).open_lab(recipe, out, options)
     if options.data_only:
         return out
     current, results = lab.start, list[dict[str, Any]]()
@@ -52,17 +47,17 @@ def train_rcsd(recipe: RcsdRecipe, out: Path, options: Options | None = None) ->
         result = _read(folder / RESULT) or run_stage(lab, stage, folder, current, known, results)
         results.append(result)
         if result["deployed"]:
-            current = folder / "head"
+            current = folder / lab.result
     figures = transfer(start, [(r["domains"], r["lengths"]) for r in results])
-    return publish.publish(lab, current, {"start": start, "rounds": results, **figures})
+    return lab.publish(current, {"start": start, "rounds": results, **figures})
 
 
 def _start(lab: Lab) -> Lengths:
     """What the first head is worth, measured once."""
     found = _read(lab.out / START)
     if found is None:
-        lab.say("measuring the head on held-out texts")
-        found = lab.lengths(lab.head(lab.start))
+        lab.say("measuring the drafter on held-out texts")
+        found = lab.lengths(lab.load(lab.start))
         put_text(lab.out / START, json.dumps(found) + "\n")
     return found
 
@@ -74,7 +69,7 @@ def _next(lab: Lab, results: Sequence[dict[str, Any]]) -> Stage | None:
 
 def run_stage(lab: Lab, stage: Stage, folder: Path, current: Path, before: Lengths, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One round: collect with the current head, train a copy of it, judge the copy."""
-    reference = lab.head(current)
+    reference = lab.load(current)
     given = lab.recipe.records if stage.number == 0 else None
     records = collect(lab, stage, folder / "records", reference) if given is None else recorded(lab, Path(given), reference)
     pairs = check_pairs(records, str(given or folder / "records"))
@@ -84,16 +79,16 @@ def run_stage(lab: Lab, stage: Stage, folder: Path, current: Path, before: Lengt
     settings = lab.recipe.gate
     after, verdict, attempts = before, Verdict(False, "not trained"), 0
     for attempt in range(1 + settings.retries):
-        head = _trained(lab, folder / f"try-{attempt}", current, reference, records, earlier, 0.5**attempt)
-        lab.calibrate(head)
-        after, attempts = lab.lengths(head), attempt + 1
+        learner = _trained(lab, folder / f"try-{attempt}", current, reference, records, earlier, 0.5**attempt)
+        lab.calibrate(learner)
+        after, attempts = lab.lengths(learner), attempt + 1
         verdict = judge(before, after, domains, before_these, settings.most_loss)
         lab.say(f"round {stage.number + 1}, {stage.name}: {'gained' if verdict.passed else 'refused'}: {verdict.reason}")
         if verdict.passed or not settings.enforce:
             break
     deployed = verdict.passed or not settings.enforce
     if deployed:
-        lab.save(head, folder / "head")
+        lab.save(learner, folder / lab.result)
     result = {
         "name": stage.name,
         "domains": domains,
@@ -111,11 +106,10 @@ def run_stage(lab: Lab, stage: Stage, folder: Path, current: Path, before: Lengt
     return result
 
 
-def collect(lab: Lab, stage: Stage, folder: Path, head: JetSpecHead) -> list[TextRecord]:
-    """The rounds that decoding the stage's texts with this head takes. Texts that are recorded already are not asked for again."""
-    drafter, rule = build("jetspec", lab.target, MethodOptions(budget=lab.recipe.evaluation.budget, head=head))
-    origin = lab.origin(head)
-    recorder = Recorder(folder, origin, rule, limit_mb=_RECORDS_MB)
+def collect(lab: Lab, stage: Stage, folder: Path, learner: Any) -> list[TextRecord]:
+    """The rounds that decoding the stage's texts with this learner takes. Texts that are recorded already are not asked for again."""
+    drafter, origin = lab.drafter(learner), lab.origin(learner)
+    recorder = Recorder(folder, origin, build_rule(MATCH), limit_mb=_RECORDS_MB)
     known = {text.key: text for text in read_records(folder, origin)}
     chosen, verified = list[TextRecord](), 0
     for start in range(0, len(stage.texts), _GROUP):
@@ -133,10 +127,10 @@ def collect(lab: Lab, stage: Stage, folder: Path, head: JetSpecHead) -> list[Tex
     return chosen
 
 
-def recorded(lab: Lab, folder: Path, head: JetSpecHead) -> list[TextRecord]:
-    """The rounds that were recorded elsewhere with this head. Raises CheckpointMismatch if head or target are others."""
-    texts = read_records(folder, lab.origin(head))
-    lab.check_rows(texts, folder)
+def recorded(lab: Lab, folder: Path, learner: Any) -> list[TextRecord]:
+    """The rounds that were recorded elsewhere with this learner. Raises CheckpointMismatch if drafter or target are others."""
+    texts = read_records(folder, lab.origin(learner))
+    lab.check_records(texts, learner, folder)
     return [replace(text, domain=domain_of(text.domain, lab.recipe.continual.domains) or text.domain) for text in texts]
 
 
@@ -153,37 +147,22 @@ def _earlier(lab: Lab, records: Sequence[TextRecord], results: Sequence[dict[str
 
 
 def _trained(
-    lab: Lab, folder: Path, current: Path, reference: JetSpecHead, records: list[TextRecord], earlier: list[TextRecord], slower: float
-) -> JetSpecHead:
-    """A copy of the current head, trained on these rounds; from the latest checkpoint in the folder on."""
-    recipe, head = lab.recipe, lab.head(current, trained=True)
-    optimizer = recipe.optimizer
-    mix = Mix(
-        records, earlier, lab.read, head.config.depth, recipe.continual.replay,
-        optimizer.batch_size, optimizer.micro_batch, optimizer.anchors, recipe.seed,
-    )  # fmt: skip
+    lab: Lab, folder: Path, current: Path, reference: Any, records: list[TextRecord], earlier: list[TextRecord], slower: float
+) -> Any:
+    """A copy of the current learner, trained on these rounds; from the latest checkpoint in the folder on."""
+    recipe, learner = lab.recipe, lab.load(current, trained=True)
     run = loop.Run(
-        fetch=mix.step,
+        fetch=lab.fetch(learner, records, earlier),
         steps=recipe.continual.steps,
-        settings=optimizer.model_copy(update={"lr": optimizer.lr * slower}),
+        settings=recipe.optimizer.model_copy(update={"lr": recipe.optimizer.lr * slower}),
         checkpoints=Checkpoints(folder / "checkpoints", recipe.checkpoints.keep),
         log=folder / "log.jsonl",
         save_seconds=60 * recipe.checkpoints.every_minutes,
         stopped=lab.options.stopped,
         say=lab.say,
     )
-    loop.train(head, objective(lab, head, reference), run)
-    return head.eval().requires_grad_(False)
-
-
-def objective(lab: Lab, head: JetSpecHead, reference: JetSpecHead) -> Objective:
-    """What the recipe's steps minimise."""
-    settings, distillation = lab.recipe.preference, lab.distillation(head)
-    if settings.objective == "distill":
-        return Distilled(distillation)
-    if settings.objective == "pg":
-        return Rewarded(settings, distillation)
-    return Preferred(settings, distillation, lab.teacher(head), reference)
+    loop.train(learner, lab.objective(learner, reference), run)
+    return learner.eval().requires_grad_(False)
 
 
 def _read(file: Path) -> dict[str, Any] | None:

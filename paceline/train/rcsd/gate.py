@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ...heads.jetspec import JetSpecHead
-from ...methods import Options, build
+from ...draft import Drafter
 from ...replay import Text, replay
 from ...stats import Stats
-from ...targets.hf import HFTarget
 
 Lengths = dict[str, float]  # domain -> mean acceptance length on held-out texts
 
@@ -46,9 +44,8 @@ def _mean(lengths: Mapping[str, float], domains: Sequence[str]) -> float:
     return fmean(lengths[d] for d in domains)
 
 
-def acceptance(target: HFTarget, head: JetSpecHead, texts: Iterable[Text], budget: int) -> tuple[Stats, dict[str, Stats]]:
-    """Replay texts with a head: counts in all, and by domain."""
-    drafter, _ = build("jetspec", target, Options(budget=budget, head=head))
+def acceptance(drafter: Drafter, texts: Iterable[Text]) -> tuple[Stats, dict[str, Stats]]:
+    """Replay texts with a drafter: counts in all, and by domain."""
     pooled, domains = Stats(), dict[str, Stats]()
     for text, round_ in replay(drafter, texts):
         for stats in (pooled, domains.setdefault(text.domain, Stats())):

@@ -1,46 +1,44 @@
-"""What all rounds of a run share: the target, its texts by domain, their features, and what heads are worth on held-out ones.
+"""What all rounds of a run share: the target, its texts by domain, their features, and what drafters are worth on held-out texts.
 
-Heads go from round to round as folders in float32, so that a run that goes on begins a round with what it would have had.
+A learner is what is trained: a head (`head_lab`) or a draft model (`model_lab`). Learners go from round to round as folders in float32, so
+that a run that goes on begins a round with what it would have had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 
+from ...draft import Drafter
 from ...errors import CheckpointMismatch
-from ...heads import formats
-from ...heads.jetspec import JetSpecHead
-from ...heads.shipped import head_folder
 from ...record.origin import Origin, origin
 from ...record.texts import TextRecord
 from ...replay import Text
 from ...stats import Stats
 from ...targets.hf import HFTarget
-from .. import evaluate, teacher
-from ..anchors import draw
-from ..batches import Batch, make_batch
-from ..disk import put
-from ..distill import Distillation
 from ..examples import Example
-from ..features import Tapped, Taps, packs
-from ..setup import Gathered, Options, gather
+from ..features import Tapped, packs
+from ..setup import Gathered, Options
+from ..step import Objective
 from ..teacher import Teacher
+from .batches import Make, Mix
 from .gate import Lengths, acceptance
 from .recipe import RcsdRecipe
 from .stages import by_domain
 
-_PACK, _ANCHORS = 2048, 32  # tokens of held-out text read at once; blocks of a held-out text for calibration
+_PACK = 2048  # tokens of held-out text read at once
 _ROWS, _FAR = 64, 0.25  # recorded rows that are compared; nats by which they may differ in the mean: precisions differ by less
 
 
 @dataclass
-class Lab:
-    """`texts` are what is trained on, `held_out` what judges, both of the target's own. `start` is the head's folder."""
+class Lab(ABC):
+    """`texts` are what is trained on, `held_out` what judges, both of the target's own. `start` is the folder of the first learner."""
 
     recipe: RcsdRecipe
     found: Gathered
@@ -49,7 +47,40 @@ class Lab:
     texts: dict[str, list[Example]]
     held_out: list[Example]
     options: Options
-    _whole: Teacher | None = None
+
+    result: ClassVar[str]  # the folder in `out` that the last learner is published in
+
+    @abstractmethod
+    def load(self, folder: Path, *, trained: bool = False) -> Any:
+        """A learner in float32, frozen unless it is to be trained."""
+
+    @abstractmethod
+    def save(self, learner: Any, folder: Path) -> None:
+        """Keep one in float32."""
+
+    @abstractmethod
+    def drafter(self, learner: Any) -> Drafter:
+        """What drafts with this learner as it is now."""
+
+    @abstractmethod
+    def mark(self, learner: Any) -> str:
+        """What records of its drafts are known by."""
+
+    @abstractmethod
+    def fetch(self, learner: Any, records: Sequence[TextRecord], earlier: Sequence[TextRecord]) -> Callable[[int], Sequence[Any]]:
+        """The micro-batches of a step, a function of its number alone."""
+
+    @abstractmethod
+    def objective(self, learner: Any, reference: Any) -> Objective:
+        """What the recipe's steps minimise; `reference` is the learner as it drafted."""
+
+    @abstractmethod
+    def calibrate(self, learner: Any) -> None:
+        """Fit what is fitted to held-out texts after training."""
+
+    @abstractmethod
+    def publish(self, current: Path, figures: dict[str, Any]) -> Path:
+        """Write the result and its card."""
 
     @property
     def target(self) -> HFTarget:
@@ -58,15 +89,14 @@ class Lab:
     def say(self, message: str) -> None:
         self.options.say(message)
 
-    def head(self, folder: Path, *, trained: bool = False) -> JetSpecHead:
-        """A head in float32, frozen unless it is to be trained."""
-        return formats.load(folder, self.target, torch.float32).requires_grad_(trained)
+    def origin(self, learner: Any) -> Origin:
+        return origin(self.target, self.mark(learner))
 
-    def save(self, head: JetSpecHead, folder: Path) -> None:
-        put(folder, lambda scratch: formats.save(head, scratch, dtype=torch.float32))
-
-    def origin(self, head: JetSpecHead) -> Origin:
-        return origin(self.target, head)
+    def mix(self, records: Sequence[TextRecord], earlier: Sequence[TextRecord], make: Make) -> Callable[[int], Sequence[Any]]:
+        """The micro-batches of a step, as the recipe mixes them."""
+        optimizer, replayed = self.recipe.optimizer, self.recipe.continual.replay
+        sizes = (optimizer.batch_size, optimizer.micro_batch, optimizer.anchors)
+        return Mix(records, earlier, make, replayed, *sizes, self.recipe.seed).step
 
     def read(self, members: Sequence[Example]) -> list[Tapped]:
         """Features from disk, or of texts that are not there from the target."""
@@ -80,7 +110,7 @@ class Lab:
         for e in examples:
             yield Text(e.key, e.task, e.tokens, e.prompt_length, self.read([e])[0].features.float(), e.temperature)
 
-    def check_rows(self, texts: Sequence[TextRecord], folder: Path) -> None:
+    def check_records(self, texts: Sequence[TextRecord], learner: Any, folder: Path) -> None:
         """Raise CheckpointMismatch if the target gives other probabilities than the records say, as a fine-tuned one would."""
         text = next((t for t in texts if t.rows), None)
         if text is None:
@@ -104,48 +134,22 @@ class Lab:
             pair for pack in packs(self.held_out, _PACK) for pair in zip(pack, self.found.taps.read([e.tokens for e in pack]), strict=True)
         ]
 
-    def acceptance(self, head: JetSpecHead) -> tuple[Stats, dict[str, Stats]]:
-        """Of the held-out texts, in all and by domain."""
-        texts = (Text(e.key, e.task, e.tokens, e.prompt_length, t.features) for e, t in self.judges)
-        return acceptance(self.target, head, texts, self.recipe.evaluation.budget)
+    def judging(self) -> Iterator[Text]:
+        """The held-out texts."""
+        return (Text(e.key, e.task, e.tokens, e.prompt_length, t.features) for e, t in self.judges)
 
-    def lengths(self, head: JetSpecHead) -> Lengths:
+    def acceptance(self, learner: Any) -> tuple[Stats, dict[str, Stats]]:
+        """Replay the held-out texts: counts in all, and by domain."""
+        return acceptance(self.drafter(learner), self.judging())
+
+    def lengths(self, learner: Any) -> Lengths:
         """Mean acceptance length of the held-out texts, by domain."""
-        return {domain: stats.mean_acceptance_length for domain, stats in sorted(self.acceptance(head)[1].items())}
-
-    def calibrate(self, head: JetSpecHead) -> None:
-        """Fit the temperatures of each depth to the held-out texts, as for every head that was trained."""
-        if self.judges:
-            batches = [self._batch(e, t, head.config.depth).to(self.target.device) for e, t in self.judges]
-            head.config = replace(head.config, temperatures=evaluate.temperatures(head, batches))
-
-    @staticmethod
-    def _batch(example: Example, tapped: Tapped, depth: int) -> Batch:
-        return make_batch([example], [tapped], [draw(example, _ANCHORS, seed=0, epoch=0)], depth=depth)
-
-    def distillation(self, head: JetSpecHead) -> Distillation:
-        """The head's ordinary objective."""
-        settings = self.recipe.distillation
-        return Distillation(settings, None if settings.loss == "ce" else self.teacher(head))
-
-    def teacher(self, head: JetSpecHead) -> Teacher:
-        """The target's law over the head's draft vocabulary."""
-        if self._whole is None:
-            teacher.check(self.target, self.found.taps, next(iter(self.texts.values()))[0].tokens)
-            self._whole = Teacher(self.target, None if head.config.draft_vocab_size is None else head.draft_vocab_ids)
-        return self._whole
+        return {domain: stats.mean_acceptance_length for domain, stats in sorted(self.acceptance(learner)[1].items())}
 
 
-def open_lab(recipe: RcsdRecipe, out: Path, options: Options) -> Lab:
-    """Load the target, have it answer what is not answered yet, and sort the texts."""
-
-    def taps_of(target: HFTarget, _: Path) -> Taps:
-        start = formats.load(head_folder(recipe.head, target.name), target)  # one of another target is refused before the work
-        return Taps(target, start.config.target_layer_ids)
-
-    found = gather(recipe, out, options, taps_of)
+def sorted_texts(recipe: RcsdRecipe, found: Gathered) -> tuple[dict[str, list[Example]], list[Example]]:
+    """The texts to train on by domain, and those that judge."""
     groups = by_domain(found.prepared.train, recipe.continual)
     texts = {name: [replace(e, task=name) for e in group] for name, group in groups.items()}
     judging = by_domain(found.prepared.held_out, recipe.continual, whole=False)
-    held_out = [replace(e, task=name) for name, group in judging.items() for e in group[: recipe.gate.texts]]
-    return Lab(recipe, found, head_folder(recipe.head, found.target.name), out, texts, held_out, options)
+    return texts, [replace(e, task=name) for name, group in judging.items() for e in group[: recipe.gate.texts]]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...heads import formats
 from .. import evaluate, folder
 from ..card import shared
 from ..disk import put
-from .lab import Lab
+
+if TYPE_CHECKING:
+    from .head_lab import HeadLab
 
 
-def publish(lab: Lab, current: Path, figures: dict[str, Any]) -> Path:
+def publish(lab: HeadLab, current: Path, figures: dict[str, Any]) -> Path:
     """Write `head/`: the head in `current` with the card of the head that the run began with, and what the rounds brought."""
-    head, old = lab.head(current), formats.read(lab.start).card
+    head, old = lab.load(current), formats.read(lab.start).card
     decoded = evaluate.decoding(*lab.acceptance(head), head.config.depth)
     own = {
         "method": "jetspec",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..recipe import Common, Count, Natural, Objective, Optimizer, Positive, Section, Share
+from ..recipe import Common, Count, Evaluation, Natural, Objective, Optimizer, Positive, Section, Share
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -85,19 +85,71 @@ class Continual(Section):
         return self
 
 
+class Draft(Section):
+    """A draft model as what is trained: whole, or with `lora_rank` by low-rank adapters on the linear layers of its decoder layers, whose
+    update is scaled by `lora_alpha` / rank (null is twice the rank). It drafts a chain, or grows a tree of `evaluation.budget` nodes,
+    `num_speculative_tokens` deep.
+    """
+
+    model: str
+    lora_rank: Count | None = None
+    lora_alpha: Positive | None = None
+    shape: Literal["tree", "chain"] = "tree"
+    num_speculative_tokens: Count = 6
+
+    @property
+    def alpha(self) -> float:
+        return self.lora_alpha or 2.0 * (self.lora_rank or 1)
+
+    @model_validator(mode="after")
+    def _no_idle_option(self) -> Draft:
+        if self.lora_alpha is not None and self.lora_rank is None:
+            raise ValueError("lora_alpha has no effect without lora_rank")
+        return self
+
+
 class RcsdRecipe(Common):
     """All that decides what a run does, but for the folder that it writes. `head` is a folder; null is the head that is shipped.
 
-    `records` is a folder of rounds that were recorded with this head: the first round learns from them instead of collecting.
+    With `draft` a draft model is trained instead of a head, at the rate 1e-5, with adapters 1e-4, if `optimizer` is left out. `records` is
+    a folder of rounds that were recorded with this drafter: the first round learns from them instead of collecting.
     """
 
     head: str | None = None
+    draft: Draft | None = None
     records: str | None = None
     optimizer: Optimizer = Field(default_factory=lambda: Optimizer(lr=1e-4, warmup=0.03, anchors=32))
     distillation: Objective = Field(default_factory=lambda: Objective(depth_weights="exponential"))
     preference: Preference = Field(default_factory=Preference)
     continual: Continual = Field(default_factory=Continual)
     gate: Gate = Field(default_factory=Gate)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _draft_models_learn_slower(cls, values: Any) -> Any:
+        draft = values.get("draft") if isinstance(values, dict) else None
+        if isinstance(draft, dict) and "optimizer" not in values:
+            rate = 1e-5 if draft.get("lora_rank") is None else 1e-4
+            return {**values, "optimizer": Optimizer(lr=rate, warmup=0.03, anchors=32)}
+        return values
+
+    @model_validator(mode="after")
+    def _of_a_draft_model(self) -> RcsdRecipe:
+        if self.draft is None:
+            return self
+        default, given = Objective(depth_weights="exponential"), self.distillation
+        idle = {
+            "head": self.head is not None,
+            "preference.mask": self.preference.mask != "tail",
+            "distillation.depth_weights": given.depth_weights != default.depth_weights,
+            "distillation.gamma": given.gamma is not None,
+            "distillation.chunk_blocks": given.chunk_blocks != default.chunk_blocks,
+            "optimizer.micro_batch": self.optimizer.micro_batch != 1,
+            "evaluation.budget": self.draft.shape == "chain" and self.evaluation.budget != Evaluation().budget,
+        }
+        if any(idle.values()):
+            raise ValueError(f"{', '.join(name for name, is_idle in idle.items() if is_idle)} has no effect on a draft model")
+        return self
 
     @property
     def most_prompts(self) -> int | None:

@@ -9,7 +9,7 @@ import pytest
 from paceline.errors import InvalidRequest
 from paceline.record.texts import RoundRecord, TextRecord
 from paceline.train.examples import Example
-from paceline.train.rcsd.batches import Mix
+from paceline.train.rcsd.batches import Mix, blocks_of
 from paceline.train.rcsd.gate import judge, transfer
 from paceline.train.rcsd.recipe import Continual
 from paceline.train.rcsd.stages import by_domain, domain_of, next_stage, reservoir
@@ -79,7 +79,9 @@ def test_the_reservoir_keeps_the_latest_rounds_of_a_text():
 
 def test_a_batch_holds_its_share_of_earlier_texts(teacher_target, taps):
     new, old = texts_of(teacher_target, 3), texts_of(teacher_target, 3)
-    mix = Mix(new, old, lambda found: taps.read([e.tokens for e in found]), 3, 0.25, batch_size=4, micro_batch=1, rounds=2, seed=0)
+    mix = Mix(
+        new, old, blocks_of(lambda found: taps.read([e.tokens for e in found]), 3), 0.25, batch_size=4, micro_batch=1, rounds=2, seed=0
+    )
     replayed = [bool(batch.replayed) for batch in mix.step(0)]
     assert sorted(replayed) == [False, False, False, True]
     assert all(int(batch.blocks.valid.sum()) == 2 for batch in mix.step(0)), "two rounds of each text"
@@ -87,7 +89,9 @@ def test_a_batch_holds_its_share_of_earlier_texts(teacher_target, taps):
 
 def test_a_step_is_the_same_whenever_it_is_asked_for(teacher_target, taps):
     texts = texts_of(teacher_target, 3)
-    mix = Mix(texts, [], lambda found: taps.read([e.tokens for e in found]), 3, 0.25, batch_size=2, micro_batch=1, rounds=2, seed=0)
+    mix = Mix(
+        texts, [], blocks_of(lambda found: taps.read([e.tokens for e in found]), 3), 0.25, batch_size=2, micro_batch=1, rounds=2, seed=0
+    )
     one, two, other = mix.step(5), mix.step(5), mix.step(6)
     anchors = [[b.blocks.anchors.tolist() for b in step] for step in (one, two, other)]
     assert anchors[0] == anchors[1] != anchors[2]

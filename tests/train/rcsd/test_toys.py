@@ -19,7 +19,7 @@ from paceline.train import loop
 from paceline.train.checkpoint import Checkpoints
 from paceline.train.examples import Example
 from paceline.train.features import Taps
-from paceline.train.rcsd.batches import Mix
+from paceline.train.rcsd.batches import Mix, blocks_of
 from paceline.train.rcsd.gate import acceptance, judge
 from paceline.train.rcsd.losses import preference, total_variation
 from paceline.train.rcsd.objective import Preferred
@@ -87,20 +87,24 @@ class World:
         every = [e for group in self.examples.values() for e in group]
         self.tapped = {e.key: t for e, t in zip(every, taps.read([e.tokens for e in every]), strict=True)}
 
+    def drafter(self, head):
+        return methods.build("jetspec", self.target, methods.Options(budget=8, head=head))[0]
+
     def texts(self, domain):
         return [Text(e.key, e.task, e.tokens, e.prompt_length, self.tapped[e.key].features) for e in self.examples[domain]]
 
     def rounds(self, head, domain):
         """On-policy records."""
-        drafter, _ = methods.build("jetspec", self.target, methods.Options(budget=8, head=head))
-        found = {e.key: [] for e in self.examples[domain]}
+        drafter, found = self.drafter(head), {e.key: [] for e in self.examples[domain]}
         for text, round_ in replay(drafter, self.texts(domain)):
             found[text.key].append(record_round(round_))
         return [dataclasses.replace(record(e, *found[e.key]), domain=domain) for e in self.examples[domain]]
 
     def train(self, head, current, earlier, *, steps=20, share=0.5, objective=None, **settings):
         reference = frozen_copy(self.target, head)
-        mix = Mix(current, earlier, lambda m: [self.tapped[e.key] for e in m], 3, share, batch_size=4, micro_batch=4, rounds=12, seed=0)
+        mix = Mix(
+            current, earlier, blocks_of(lambda m: [self.tapped[e.key] for e in m], 3), share, batch_size=4, micro_batch=4, rounds=12, seed=0
+        )
         checkpoints = Checkpoints(self.folder / str(len(list(self.folder.iterdir()))), 1)
         run = loop.Run(mix.step, steps, Optimizer(lr=1e-2), checkpoints, checkpoints.folder / "log.jsonl")
         loop.train(head.requires_grad_(True), objective or preferred(self.target, reference, **settings), run)
@@ -108,7 +112,7 @@ class World:
 
     def lengths(self, head):
         texts = [t for domain in self.examples for t in self.texts(domain)]
-        return {d: s.mean_acceptance_length for d, s in acceptance(self.target, head, texts, 8)[1].items()}
+        return {d: s.mean_acceptance_length for d, s in acceptance(self.drafter(head), texts)[1].items()}
 
 
 def frozen_copy(target, head):
