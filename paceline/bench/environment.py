@@ -86,6 +86,11 @@ def typed_as(*program: str) -> str:
     return scrub(shlex.join([*program, *sys.argv[1:]]))
 
 
+def command_line() -> str:
+    """That of this process (see `command`)."""
+    return command(sys.argv)
+
+
 def command(argv: Sequence[str]) -> str:
     """The command line, as it could be typed again in the same folder."""
     arguments = list(argv[1:])

@@ -12,15 +12,16 @@ Row = dict[str, Any]
 
 
 class Journal:
-    """The rows of one bench; with a file, kept in `FILE.rows.jsonl` until the report is written.
+    """The rows of one bench; with a file, kept in `FILE.rows.jsonl` until the report is written. `kept` names a file that stays.
 
     Raises InvalidRequest if rows of a bench with another fingerprint are there.
     """
 
-    def __init__(self, report: Path | None, fingerprint: str) -> None:
+    def __init__(self, report: Path | None, fingerprint: str, kept: Path | None = None) -> None:
         self.rows: list[Row] = []
         self.resumed = 0
-        self.file = None if report is None else report.with_name(report.name + ".rows.jsonl")
+        self.file = kept or (None if report is None else report.with_name(report.name + ".rows.jsonl"))
+        self._stays = kept is not None
         self._fingerprint = fingerprint
         if self.file is not None and self.file.exists():
             self._read(self.file)
@@ -34,7 +35,8 @@ class Journal:
             head, rows = {}, []
         if head.get("fingerprint") != self._fingerprint:
             raise InvalidRequest(
-                f"{file} holds rows of a bench with other settings, prompts, versions or code; delete it, or give --json another file"
+                f"{file} holds rows of a bench with other settings, prompts, versions or code; "
+                "delete it, or give --json another file (--bundle another folder)"
             )
         if whole != text:
             file.write_text(whole, "utf-8")
@@ -53,5 +55,5 @@ class Journal:
 
     def close(self) -> None:
         """The report is written: the rows are in it."""
-        if self.file is not None:
+        if self.file is not None and not self._stays:
             self.file.unlink(missing_ok=True)

@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
-import resource
-import sys
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ..errors import PacelineError
 from ..targets.hf import HFTarget
-from ..targets.load import check_same_tokenizer, load, load_draft, resolve
-from .peers import ASSISTED, PeerModel, PeerRun, Unable
+from ..targets.load import EMBEDDED, check_same_tokenizer, embedded_gguf, load, load_draft, resolve
+from . import memory
+from .compare import Logits, target_logits
+from .grid import Grid
+from .peer_run import PeerRun
+from .peers.common import Unable
+from .peers.names import PLAIN, WITH_DRAFT, family_of
+from .process import Worker
 from .runs import MethodRun, Run
 from .settings import Settings
 
 Say = Callable[[str], Any]
+Start = Callable[[str, dict[str, Any]], Worker]
 
 
 @dataclass
 class Lineup:
-    """What runs, on which models. `skipped` says why a peer does not."""
+    """What runs, on which models. `skipped` says why a peer does not, and `left_out` is what there is to say of it."""
 
     target: HFTarget
     runs: list[Run]
-    peer_model: PeerModel | None = None
     skipped: dict[str, str] = field(default_factory=dict)
-    loading_peak_mb: float = 0.0  # before any peer is loaded
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    workers: dict[str, Worker] = field(default_factory=dict)  # by family
+    loading_peak_mb: float = 0.0
+
+    def logits_of(self, method: str) -> Logits:
+        """Of the model of a peer, and of the target where it is none or its process is gone."""
+        ours = target_logits(self.target)
+
+        def logits(tokens: Sequence[int]) -> torch.Tensor:
+            try:
+                return torch.tensor(self.workers[family_of(method)].ask("logits", tokens=list(tokens))["logits"])
+            except Unable:
+                return ours(tokens)
+
+        return logits if method == PLAIN and PLAIN in self.workers else ours
+
+    def close(self) -> None:
+        """End the peers' processes."""
+        for worker in self.workers.values():
+            worker.stop()
 
 
 def load_models(settings: Settings, say: Say) -> tuple[HFTarget, HFTarget | None]:
@@ -41,44 +67,59 @@ def load_models(settings: Settings, say: Say) -> tuple[HFTarget, HFTarget | None
     return target, draft
 
 
-def line_up(settings: Settings, say: Say) -> Lineup:
-    """Load the models and build the runs. Raises a PacelineError for what a method lacks; a peer that cannot run is skipped."""
-    target, draft = load_models(settings, say)
-    lineup = Lineup(target, method_runs(settings, target, draft), loading_peak_mb=peak_rss_mb())
-    if settings.peers:
-        add_peers(lineup, settings, lambda name: PeerModel.load(name, target.dtype, target.device, target.eos_token_ids, say))
+def line_up(grid: Grid, say: Say, start: Start) -> Lineup:
+    """Load the models and build the runs. Raises a PacelineError for what a method lacks; a peer that cannot run is skipped. `start` makes
+    the worker of a family from what its models are loaded by."""
+    target, draft = load_models(grid.settings, say)
+    lineup = Lineup(target, method_runs(grid, target, draft), loading_peak_mb=memory.lifetime_mb())
+    add_peers(lineup, grid, lambda family: start(family, told(grid.settings, target, say)), say)
     return lineup
 
 
-def method_runs(settings: Settings, target: HFTarget, draft: HFTarget | None) -> list[Run]:
-    """Our methods at the batch size, and above 1 at batch size 1 too, as `method@1`."""
-    runs: list[Run] = [MethodRun(m, target, draft, settings, settings.batch_size) for m in settings.methods]
-    if settings.batch_size > 1:
-        runs += [MethodRun(m, target, draft, settings, 1, f"{m}@1") for m in settings.methods]
-    return runs
+def method_runs(grid: Grid, target: HFTarget, draft: HFTarget | None) -> list[Run]:
+    """Our methods in every combination."""
+    return [
+        MethodRun(method, target, draft, chosen, chosen.batch_size, grid.name(method, chosen))
+        for cell in grid.cells()
+        for method in grid.settings.methods
+        for chosen in grid.of_method(method, cell)
+    ]
 
 
-def add_peers(lineup: Lineup, settings: Settings, load_peer: Callable[[str], PeerModel]) -> None:
-    """Add the peers that can run. One model serves them all, and one draft model."""
-    draft: PeerModel | None = None
-    for peer in settings.peers:
-        try:
-            if lineup.peer_model is None:
-                lineup.peer_model = load_peer(settings.model)
-            if peer == ASSISTED and settings.draft_model is not None and draft is None:
-                draft = load_peer(settings.draft_model)
-            lineup.runs.append(PeerRun(peer, lineup.peer_model, draft, settings.temperature, settings.seed))
-        except Exception as error:  # whatever a model makes of it: the others go on
-            lineup.skipped[peer] = reason(error)
+def told(settings: Settings, target: HFTarget, say: Say) -> dict[str, Any]:
+    """What a peer's process loads its models by (see `peers.common.Peer`)."""
+    model, revision = resolve(settings.model, None, say)
+    draft = None
+    if settings.draft_model is not None and any(peer in WITH_DRAFT for peer in settings.peers):
+        draft = resolve(settings.draft_model, None, say)[0]
+    return {
+        "model": model,
+        "revision": revision,
+        "gguf": str(embedded_gguf()) if settings.model == EMBEDDED else os.path.expanduser(settings.model),
+        "draft": draft,
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "device": target.device.type,
+        "threads": torch.get_num_threads(),
+        "eos": sorted(target.eos_token_ids),
+    }
+
+
+def add_peers(lineup: Lineup, grid: Grid, start: Callable[[str], Worker], say: Say) -> None:
+    """Add the peers in every combination that they can do. Those of one family share a process, and its models."""
+    for cell in grid.cells():
+        for peer in grid.settings.peers:
+            name, family = grid.name(peer, cell), family_of(peer)
+            say(f"starting {name}")
+            try:
+                if family not in lineup.workers:
+                    lineup.workers[family] = start(family)
+                lineup.runs.append(PeerRun(peer, lineup.workers[family], cell, name))
+            except Unable as error:
+                lineup.skipped[name] = reason(error)
+                lineup.left_out.append({"run": name, "method": peer, "temperature": cell.temperature, "batch_size": cell.batch_size})
 
 
 def reason(error: BaseException) -> str:
     """One line about what went wrong with a peer."""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return first[:200] if isinstance(error, Unable | PacelineError) else f"{type(error).__name__}: {first}"[:200]
-
-
-def peak_rss_mb() -> float:
-    """The largest resident memory of this process so far, all models in it included."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1)
+    return first[:300] if isinstance(error, Unable | PacelineError) else f"{type(error).__name__}: {first}"[:300]

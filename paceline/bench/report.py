@@ -5,85 +5,114 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import PacelineError
-from . import environment, summary
+from . import environment, memory, summary
 from .compare import Logits, Outputs, compare, target_logits
+from .grid import Grid
 from .journal import Row
-from .lineup import Lineup, peak_rss_mb
-from .peers import PLAIN
+from .lineup import Lineup
+from .peers.names import PLAIN
 from .runs import Run
-from .settings import Settings
 from .suites import Prompt
 
 Report = dict[str, Any]
 _QUIET = 0.1  # cores
-_MEASURED = ("tokens", "seconds", "tokens_per_second", "target_forwards", "mean_acceptance_length", "time_share")
+_MEASURED = ("tokens", "seconds", "tokens_per_second", "target_forwards", "mean_acceptance_length", "time_share", "peak_rss_mb")
 _COMPARED = ("speedup_vs_none", "speedup_vs_transformers", "identical", "of", "reference")
 
 
-def build(lineup: Lineup, settings: Settings, prompts: Sequence[Prompt], encoded: Sequence[list[int]], rows: Sequence[Row]) -> Report:
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """The runs that took part, and their rows."""
+
+    runs: Sequence[Run]
+    rows: dict[str, list[Row]]
+
+    def like(self, run: Run, method: str, batch_size: int | None = None) -> str | None:
+        """The run of a method at the same temperature, and at the same batch size unless another is given; for the same method also
+        with the same budget."""
+        size = batch_size or run.batch_size
+        found = (r for r in self.runs if (r.method, r.temperature, r.batch_size) == (method, run.temperature, size))
+        return next((r.name for r in found if method != run.method or r.budget == run.budget), None)
+
+    def reference(self, run: Run) -> str | None:
+        """What the greedy outputs of a run are compared with: Transformers at the smallest batch size, else plain decoding there."""
+        sizes = sorted({r.batch_size for r in self.runs})
+        return next((name for method in (PLAIN, "none") for n in sizes if (name := self.like(run, method, n))), None)
+
+    def bases(self, run: Run) -> dict[str, list[Row]]:
+        """The rows that a run's speed is compared with, by name."""
+        names = {"none": self.like(run, "none"), "transformers": self.like(run, PLAIN)}
+        if run.batch_size > 1 and (alone := self.like(run, run.method, 1)):
+            names["batch1"] = alone
+        return {base: self.rows[name] if name else [] for base, name in names.items()}
+
+
+def build(lineup: Lineup, grid: Grid, prompts: Sequence[Prompt], encoded: Sequence[list[int]], rows: Sequence[Row]) -> Report:
     """Everything, as strict JSON would have it."""
     ran = [r for r in lineup.runs if r.name not in lineup.skipped]
-    by_run = {r.name: summary.of_run(rows, r.name) for r in ran}
-    lines = [_line(run, settings, by_run) for run in ran]
-    differences = _equality(lineup, settings, lines, by_run, {p.id: e for p, e in zip(prompts, encoded, strict=True)})
-    lines += [_skipped(name, why) for name, why in lineup.skipped.items()]
-    chosen = {name: environment.scrub(value) if isinstance(value, str) else value for name, value in dataclasses.asdict(settings).items()}
+    field = Field(ran, {r.name: summary.of_run(rows, r.name) for r in ran})
+    lines = [_line(run, field) for run in ran]
+    differences = _equality(lineup, field, lines, {p.id: e for p, e in zip(prompts, encoded, strict=True)})
+    lines += _skipped(lineup)
+    chosen = {
+        name: environment.scrub(value) if isinstance(value, str) else value for name, value in dataclasses.asdict(grid.settings).items()
+    }
+    turns = max(len(p.answers) + 1 for p in prompts)
     return {
         "runs": lines,
-        "settings": chosen | {"dtype": str(lineup.target.dtype).removeprefix("torch."), "chat_template": True, "turns": 1},
+        "settings": chosen
+        | grid.told()
+        | {"dtype": str(lineup.target.dtype).removeprefix("torch."), "chat_template": True, "turns": turns},
         "remarks": remarks(lines),
         "formulas": summary.FORMULAS,
-        "memory": {"peak_rss_mb": peak_rss_mb(), "peak_rss_mb_after_loading_without_peers": lineup.loading_peak_mb},
-        **environment.provenance(environment.command(sys.argv), lineup.target.device),
+        "memory": {"peak_rss_mb": memory.lifetime_mb(), "peak_rss_mb_after_loading_without_peers": lineup.loading_peak_mb},
+        **environment.provenance(environment.command_line(), lineup.target.device),
+        "peer_versions": {family: worker.versions for family, worker in lineup.workers.items() if worker.versions},
         "prompts": [p.id for p in prompts],
         "differences": differences,
         "rows": list(rows),
     }
 
 
-def _line(run: Run, settings: Settings, by_run: dict[str, list[Row]]) -> Report:
-    rows = by_run[run.name]
-    single = settings.batch_size > 1 and run.batch_size == 1
-    bases = {"none": by_run.get("none@1" if single else "none", []), "transformers": by_run.get(PLAIN, [])}
+def _line(run: Run, field: Field) -> Report:
+    rows, bases = field.rows[run.name], field.bases(run)
     line: Report = {
         "run": run.name,
         "method": run.method,
         "rule": run.rule,
         "lossless": run.lossless,
+        "budget": run.budget,
+        "temperature": run.temperature,
         "batch_size": run.batch_size,
+        "baseline": field.like(run, "none"),
         **summary.counts(rows),
     }
-    if settings.batch_size > 1 and not single:
-        bases["batch1"] = by_run[f"{run.name}@1"]
     for name, base in bases.items():
         ratio = summary.speedup(rows, base)
         line[f"speedup_vs_{name}"] = ratio["pooled"]
         line[f"speedup_vs_{name}_median"], line[f"speedup_vs_{name}_interval"] = ratio["median"], ratio["interval"]
     if "batch1" in bases:
-        alone = summary.counts(bases["batch1"])["decode_tokens_per_second"]
-        line["decode_speedup_vs_batch1"] = line["decode_tokens_per_second"] / alone
+        speed, alone = line["decode_tokens_per_second"], summary.counts(bases["batch1"])["decode_tokens_per_second"]
+        line["decode_speedup_vs_batch1"] = None if speed is None or alone is None else speed / alone
     return line | {"by_task": summary.by_task(rows, bases), "identical": None, "of": 0, "reference": None}
 
 
-def _skipped(name: str, why: str) -> Report:
-    line: Report = {"run": name, "method": name, "rule": None, "lossless": True, "batch_size": 1, "skipped": environment.scrub(why)}
-    return line | dict.fromkeys((*_MEASURED, *_COMPARED))
+def _skipped(lineup: Lineup) -> list[Report]:
+    """A line for each peer that did not run to its end, with the reason."""
+    known = {r.name: {"method": r.method, "temperature": r.temperature, "batch_size": r.batch_size} for r in lineup.runs}
+    known |= {told["run"]: told for told in lineup.left_out}
+    common = {"rule": None, "lossless": True, "budget": None, "baseline": None, **dict.fromkeys((*_MEASURED, *_COMPARED))}
+    return [{"run": name, **known[name], **common, "skipped": environment.scrub(why)} for name, why in lineup.skipped.items()]
 
 
-def _equality(
-    lineup: Lineup, settings: Settings, lines: list[Report], by_run: dict[str, list[Row]], prompts: dict[str, list[int]]
-) -> list[Report]:
-    """Fill in `identical`, `of` and `reference` of the lossless lines. Returns the differences. Sampled outputs are not compared."""
-    reference = next((name for name in (PLAIN, "none@1", "none") if name in by_run), None)
-    if settings.temperature > 0:
-        return []
-    outputs = {name: _outputs(rows) for name, rows in by_run.items()}
+def _equality(lineup: Lineup, field: Field, lines: list[Report], prompts: dict[str, list[int]]) -> list[Report]:
+    """Fill in `identical`, `of` and `reference` of the lossless greedy lines. Returns the differences. Sampled outputs are not compared."""
+    outputs = {name: _outputs(rows) for name, rows in field.rows.items()}
     ours = target_logits(lineup.target)
     differences: list[Report] = []
 
@@ -92,13 +121,14 @@ def _equality(
         line[f"identical{suffix}"], line["of"] = same, len(outputs[line["run"]])
         differences.extend({"run": line["run"], "reference": against, **_texts(lineup, d)} for d in found)
 
-    for line in lines:
-        if line["lossless"] and reference is not None:
-            peer = lineup.peer_model if reference == PLAIN else None
+    for line, run in zip(lines, field.runs, strict=True):
+        if not run.lossless or run.temperature > 0:
+            continue
+        if reference := field.reference(run):
             line["reference"] = reference
-            check(line, reference, peer.logits if peer else ours)
-        if line["lossless"] and line["batch_size"] > 1:
-            check(line, f"{line['run']}@1", ours, "_to_batch1")
+            check(line, reference, lineup.logits_of(next(r.method for r in field.runs if r.name == reference)))
+        if run.batch_size > 1 and (alone := field.like(run, run.method, 1)):
+            check(line, alone, ours, "_to_batch1")
     return differences
 
 
@@ -121,15 +151,18 @@ def remarks(lines: Sequence[Report]) -> list[str]:
     found = []
     for line in lines:
         name, ratio = line["run"], line["speedup_vs_transformers"]
-        if name.partition("@")[0] == "none" and ratio is not None and ratio < 1:
+        if line["method"] == "none" and ratio is not None and ratio < 1:
             found.append(f"{name} is SLOWER than transformers here: {ratio:.2f}x.")
         plain = line["speedup_vs_none"]
-        if line["rule"] is not None and name.partition("@")[0] != "none" and plain is not None and plain < 1:
+        if line["rule"] is not None and line["method"] != "none" and plain is not None and plain < 1:
             found.append(f"{name} is SLOWER than plain decoding (none) here: {plain:.2f}x.")
         if line["lossless"] and line["identical"] is not None and line["identical"] < line["of"]:
             found.append(f"{name} differs from {line['reference']} on {line['of'] - line['identical']} of {line['of']} prompts.")
+    reasons: dict[str, list[str]] = {}
+    for line in lines:
         if line.get("skipped"):
-            found.append(f"{name} was skipped: {line['skipped']}")
+            reasons.setdefault(line["skipped"], []).append(line["run"])
+    found += [f"{', '.join(names)} {'were' if len(names) > 1 else 'was'} skipped: {why}" for why, names in reasons.items()]
     noise = [line["cores_used_by_others"] for line in lines if line.get("cores_used_by_others") is not None]
     if noise and max(noise) > _QUIET:
         found.append(

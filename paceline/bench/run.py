@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .. import api
 from ..errors import InvalidRequest
 from ..targets.hf import HFTarget
+from . import memory, quiet, recording
 from .journal import Journal, Row
-from .lineup import Lineup, peak_rss_mb, reason
-from .peers import PeerRun
-from .quiet import watch
+from .lineup import Lineup, reason
+from .peer_run import PeerRun
 from .runs import Decoded, Run
 from .settings import Settings
 from .suites import Prompt
@@ -22,8 +23,8 @@ BATCHES = 3  # prompts of a group, in batches: as one prompt of a batch ends, th
 
 
 def encode_all(target: HFTarget, prompts: Sequence[Prompt], *, chat: bool = True, called: str = "prompt") -> list[list[int]]:
-    """Token ids of each first turn, in the chat template or raw. Raises InvalidRequest naming a prompt that does not fit the context."""
-    encoded = [api.encode(target, p.turns[0], chat) for p in prompts]
+    """Token ids of each prompt, in the chat template or raw. Raises InvalidRequest naming a prompt that does not fit the context."""
+    encoded = [api.encode(target, p.asked if p.answers else p.turns[0], chat) for p in prompts]
     for prompt, tokens in zip(prompts, encoded, strict=True):
         if target.max_length is not None and len(tokens) >= target.max_length:
             raise InvalidRequest(
@@ -49,16 +50,24 @@ class Job:
 
 
 def jobs(runs: Sequence[Run], prompts: int, batch_size: int, repeat: int) -> Iterator[Job]:
-    """All decode calls in order. A group is one prompt, or several batches of them, which runs at batch size 1 decode one by one."""
+    """All decode calls in order. A group is one prompt, or several batches of them, which runs at batch size 1 decode one by one,
+    taking turns."""
     size = 1 if batch_size == 1 else batch_size * BATCHES
     for again in range(repeat):
         for group, start in enumerate(range(0, prompts, size)):
             members = tuple(range(start, min(start + size, prompts)))
-            turn = (group + again) % len(runs)
-            for run in (*runs[turn:], *runs[:turn]):
-                step = 1 if run.batch_size == 1 else size
-                for part, first in enumerate(range(0, len(members), step)):
-                    yield Job(again, group, run, part, members[first : first + step])
+            for part, first in enumerate(members):
+                turn = (group + again + part) % len(runs)
+                for run in (*runs[turn:], *runs[:turn]):
+                    if run.batch_size == 1:
+                        yield Job(again, group, run, part, (first,))
+                    elif part == 0:
+                        yield Job(again, group, run, part, members)
+
+
+def plan(lineup: Lineup, prompts: int, repeat: int) -> list[Job]:
+    """All decode calls of a lineup, its largest batch setting the size of groups."""
+    return list(jobs(tuple(lineup.runs), prompts, max(run.batch_size for run in lineup.runs), repeat))
 
 
 def run_all(
@@ -68,8 +77,10 @@ def run_all(
     encoded: Sequence[list[int]],
     journal: Journal,
     advance: Callable[[Job], Any] = lambda job: None,
+    records: Path | None = None,
 ) -> None:
-    """Warm each run up, then make all decode calls that the journal does not hold yet. A peer that fails is skipped from there on."""
+    """Warm each run up, then make all decode calls that the journal does not hold yet, and keep their rounds in a folder if there is one.
+    A peer that fails is skipped from there on."""
     context = lineup.target.max_length
     room = [settings.max_new_tokens if context is None else context - len(e) for e in encoded]
 
@@ -83,20 +94,24 @@ def run_all(
             return None
 
     done = {(r["repeat"], r["group"], r["run"], r["part"]) for r in journal.rows}
-    planned = list(jobs(tuple(lineup.runs), len(prompts), settings.batch_size, settings.repeat))
+    planned = plan(lineup, len(prompts), settings.repeat)
     open_jobs = [job for job in planned if job.key not in done]
     for job in {j.run.name: j for j in reversed(open_jobs)}.values():  # the first one of each run
         decode(job, min(WARM_UP_TOKENS, settings.max_new_tokens))
+    if records is not None:
+        recording.begin(lineup.runs, records)
     for job in planned:
         if job.key not in done and job.run.name not in lineup.skipped:
-            with watch() as others:
+            with quiet.watch() as others, memory.watch() as peak:
                 result = decode(job, settings.max_new_tokens)
             if result is not None:
-                journal.add(_row(job, result, [prompts[i] for i in job.members], others.cores))
+                if result.peak_rss_mb is None:
+                    result.cores_used_by_others, result.peak_rss_mb = others.cores, peak.mb
+                journal.add(_row(job, result, [prompts[i] for i in job.members]))
         advance(job)
 
 
-def _row(job: Job, result: Decoded, prompts: Sequence[Prompt], others: float | None) -> Row:
+def _row(job: Job, result: Decoded, prompts: Sequence[Prompt]) -> Row:
     outputs = []
     for i, (prompt, tokens) in enumerate(zip(prompts, result.outputs, strict=True)):
         output: Row = {"prompt": prompt.id, "task": prompt.group, "tokens": tokens}
@@ -119,7 +134,7 @@ def _row(job: Job, result: Decoded, prompts: Sequence[Prompt], others: float | N
         "target_seconds": result.target_seconds,
         "prefill_seconds": result.prefill_seconds,
         "draft_seconds": result.draft_seconds,
-        "cores_used_by_others": others,
-        "peak_rss_mb": peak_rss_mb(),
+        "cores_used_by_others": result.cores_used_by_others,
+        "peak_rss_mb": result.peak_rss_mb,
         "outputs": outputs,
     }

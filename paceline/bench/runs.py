@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import engine
 from ..clock import Clock
 from ..methods import build
+from ..record.recorder import recorder_for
 from ..rules import ledger
 from ..rules.walk import check_pairing
 from ..sequence import Sequence as Request
@@ -37,6 +39,8 @@ class Decoded:
     stats: list[Stats] = field(default_factory=list)
     prefill_seconds: float | None = None  # of target_seconds; None where it is not known
     rules: list[dict[str, Any]] = field(default_factory=list)  # what lossy rules did, one per prompt
+    cores_used_by_others: float | None = None  # this one and the next where another process decoded and measured
+    peak_rss_mb: float | None = None
 
 
 class Run(Protocol):
@@ -46,6 +50,8 @@ class Run(Protocol):
     method: str
     rule: str | None
     lossless: bool
+    budget: int | None
+    temperature: float
     batch_size: int
 
     def decode(self, prompts: Sequence[list[int]], limits: Sequence[int]) -> Decoded:
@@ -58,7 +64,9 @@ class MethodRun:
 
     def __init__(self, method: str, target: HFTarget, draft: HFTarget | None, settings: Settings, batch_size: int, name: str = "") -> None:
         self.method, self.name, self.batch_size = method, name or method, batch_size
+        self.budget, self.temperature = settings.options(method, draft).budget, settings.temperature
         self._target, self._draft, self._settings = target, draft, settings
+        self.records: Path | None = None  # where rounds are kept
         drafter, rule = self._build()
         check_pairing(drafter, rule)
         self.rule: str | None = rule.name
@@ -74,11 +82,14 @@ class MethodRun:
         drafter, rule = self._build()
         seqs = [self._request(tokens, limit) for tokens, limit in zip(prompts, limits, strict=True)]
         stats = {id(s): Stats() for s in seqs}
+        recorder = None if self.records is None else recorder_for(self.records, self._target, drafter, rule)
         target, draft = Clock(), Clock()
         with target.watching(self._target), draft.watching(self._draft), draft.watching_heads(drafter):
             began = time.perf_counter()
             for round_ in engine.stream(self._target, drafter, rule, seqs, self.batch_size):
                 stats[id(round_.sequence)].add(round_)
+                if recorder is not None:
+                    recorder.add(round_, "bench")
             seconds = time.perf_counter() - began
         return Decoded(
             [s.output for s in seqs],

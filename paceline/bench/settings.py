@@ -15,7 +15,7 @@ from ..lossy import of_method
 from ..methods import DRAFTERS, Options, check, parse, reads
 from ..sampling import SamplingParams
 from ..targets.load import WEIGHTS
-from .peers import ASSISTED, check_peer
+from .peers.names import WITH_DRAFT, check_peer
 from .suites import Prompt
 
 _TOLD = (
@@ -85,8 +85,11 @@ class Settings:
         needs = [m for m in self.methods if "draft_model" in parse(m)[0]]
         if needs and self.draft_model is None:
             raise InvalidRequest(f"method {needs[0]} needs a draft model; give one with --draft-model")
-        if self.draft_model is not None and ASSISTED not in self.peers and not any("draft_model" in names for names in read.values()):
-            raise InvalidRequest(f"nothing here uses a draft model; leave --draft-model out, or add method draft_model or peer {ASSISTED}")
+        drafting = any(peer in WITH_DRAFT for peer in self.peers) or any("draft_model" in names for names in read.values())
+        if self.draft_model is not None and not drafting:
+            raise InvalidRequest(
+                f"nothing here uses a draft model; leave --draft-model out, or add method draft_model or peer {WITH_DRAFT[0]}"
+            )
         if self.head is not None or any("jetspec" in parse(m)[0] for m in self.methods):
             head_folder(self.head, self.model)  # raises where there is none
         if self.exits is not None:
@@ -109,7 +112,7 @@ class Settings:
 
     def fingerprint(self, prompts: Sequence[Prompt], **more: Any) -> str:
         """Equal for two benches whose rows may stand in one report."""
-        text = json.dumps([dataclasses.asdict(self), [(p.id, p.turns[0]) for p in prompts], more], sort_keys=True)
+        text = json.dumps([dataclasses.asdict(self), [(p.id, p.asked) for p in prompts], more], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

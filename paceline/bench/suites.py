@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,23 @@ BUILT_IN = Path(__file__).with_name("prompts.jsonl")
 
 @dataclass(frozen=True)
 class Prompt:
-    """One row of a suite. `task` may have sub-tasks, as in `spec_bench/mt_bench/writing`."""
+    """One row of a suite. `task` may have sub-tasks, as in `spec_bench/mt_bench/writing`.
+
+    What is decoded is the turn behind the `answers`: the first one without any.
+    """
 
     id: str
     task: str
     turns: tuple[str, ...]
+    answers: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> list[dict[str, str]]:
+        """The conversation up to the turn that is to be answered."""
+        last = {"role": "user", "content": self.turns[len(self.answers)]}
+        pairs = zip(self.turns, self.answers, strict=False)
+        said = [{"role": role, "content": text} for pair in pairs for role, text in zip(("user", "assistant"), pair, strict=True)]
+        return [*said, last]
 
     @property
     def group(self) -> str:
@@ -44,8 +56,9 @@ def named(suite: str | None, file: Path | None) -> Path | None:
     return found
 
 
-def read(file: Path | None = None) -> list[Prompt]:
-    """All rows of a JSONL file, or the built-in ones. Raises InvalidRequest naming file, line and what is wrong."""
+def read(file: Path | None = None, skipped: Callable[[str], Any] | None = None) -> list[Prompt]:
+    """All rows of a JSONL file, or the built-in ones. Raises InvalidRequest naming file, line and what is wrong; with `skipped` a bad line
+    is told to it and passed over."""
     file = file or BUILT_IN
     try:
         lines = file.read_text("utf-8").splitlines()
@@ -55,11 +68,17 @@ def read(file: Path | None = None) -> list[Prompt]:
         raise InvalidRequest(f"prompts file {file} is not UTF-8 text; give JSONL, unpacked if it was compressed") from None
     prompts: dict[str, Prompt] = {}
     for number, line in enumerate(lines, 1):
-        if line.strip():
+        if not line.strip():
+            continue
+        try:
             prompt = _prompt(line, f"{file}, line {number}")
             if prompt.id in prompts:
                 raise InvalidRequest(f"{file}, line {number}: id {prompt.id!r} is there twice; ids must differ")
             prompts[prompt.id] = prompt
+        except InvalidRequest as error:
+            if skipped is None:
+                raise
+            skipped(f"skipped {error}")
     if not prompts:
         raise InvalidRequest(f"prompts file {file} has no rows; give at least one")
     return list(prompts.values())
@@ -78,7 +97,16 @@ def _prompt(line: str, where: str) -> Prompt:
     turns = row.get("turns")
     if not isinstance(turns, list) or not turns or not all(isinstance(t, str) and t.strip() for t in turns):
         raise InvalidRequest(f"{where}: turns must be a non-empty list of non-empty strings")
-    return Prompt(row["id"], row["task"], tuple(turns))
+    answers = row.get("answers") or []
+    if not isinstance(answers, list) or len(answers) >= len(turns) or not all(isinstance(a, str) for a in answers):
+        raise InvalidRequest(f"{where}: answers must be a list of strings, fewer than the turns, the last of which is to be answered")
+    return Prompt(row["id"], row["task"], tuple(turns), tuple(answers))
+
+
+def as_line(prompt: Prompt) -> str:
+    """The row of a prompt, as `read` takes it."""
+    row: dict[str, Any] = {"id": prompt.id, "task": prompt.task, "turns": prompt.turns}
+    return json.dumps(row | ({"answers": prompt.answers} if prompt.answers else {}), ensure_ascii=False)
 
 
 def choose(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:

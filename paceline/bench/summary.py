@@ -1,6 +1,6 @@
 """From raw rows to one line per run: pure arithmetic.
 
-A unit is one group of prompts in one repeat: what every run decoded under the same conditions, and what ratios pair.
+A unit is what ratios pair: one prompt in one repeat, or the group of prompts that were decoded at once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FORMULAS = {
     "speedup_vs_x_median": "median over prompts of the same ratio, with its bootstrap 95% interval over prompts",
     "time_share": "seconds inside forwards of target and draft model / wall seconds; other is the rest",
     "cores_used_by_others": "processor seconds of all other processes / wall seconds, while the run was timed",
-    "peak_rss_mb": "largest resident memory of the process up to there, with all models that are loaded in it",
+    "peak_rss_mb": "largest resident memory of the process while it decoded, with all models that are loaded in it; peers have their own",
     "logit_margin": "logit(reference token) - logit(token) of the reference model after the common prefix",
 }
 _RESAMPLES = 2000
 
-Unit = tuple[int, int]  # repeat, group
+Unit = tuple[int, Any]  # repeat, and prompt or group
 Speed = tuple[int, float]  # tokens, seconds
 
 
@@ -105,18 +105,20 @@ def _others(rows: Sequence[Row], seconds: float) -> float | None:
     return sum(known) / seconds if len(known) == len(rows) else None
 
 
-def units(rows: Iterable[Row]) -> dict[Unit, Speed]:
-    """Tokens and seconds of each unit."""
+def units(rows: Iterable[Row], by_prompt: bool = False) -> dict[Unit, Speed]:
+    """Tokens and seconds of each group, or of each prompt of rows that have one."""
     found: dict[Unit, Speed] = {}
     for row in rows:
-        tokens, seconds = found.get((row["repeat"], row["group"]), (0, 0.0))
-        found[row["repeat"], row["group"]] = tokens + tokens_of([row]), seconds + row["seconds"]
+        unit = row["repeat"], row["outputs"][0]["prompt"] if by_prompt else row["group"]
+        tokens, seconds = found.get(unit, (0, 0.0))
+        found[unit] = tokens + tokens_of([row]), seconds + row["seconds"]
     return found
 
 
 def speedup(rows: Sequence[Row], base: Sequence[Row]) -> dict[str, Any]:
-    """Pooled ratio, median ratio over groups and its interval, over the units that both ran; all None if there are none."""
-    ours, theirs = units(rows), units(base)
+    """Pooled ratio, median ratio over prompts or groups and its interval, over the units that both ran; all None if there are none."""
+    single = all(len(row["outputs"]) == 1 for row in (*rows, *base))
+    ours, theirs = units(rows, single), units(base, single)
     shared = sorted(ours.keys() & theirs.keys())
     if not shared:
         return {"pooled": None, "median": None, "interval": None}

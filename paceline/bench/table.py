@@ -30,7 +30,8 @@ def show(report: Report, console: Console) -> None:
 
 def _runs(lines: Sequence[Report]) -> Table:
     heads = "run,rule,batch,tokens,seconds,tokens/s (decode only),target forwards,tokens/forward,mean acceptance (pooled / per request)"
-    table = Table(*heads.split(","), "nodes/round", "target / draft / other", "others' cores", "identical", box=None)
+    table = Table(*heads.split(","), "nodes/round", "target / draft / outside forwards", "peak MB", "others' cores", "identical", box=None)
+    table.columns[0].no_wrap = True
     for line in lines:
         share = line["time_share"]
         table.add_row(
@@ -45,6 +46,7 @@ def _runs(lines: Sequence[Report]) -> Table:
             f"{line['mean_acceptance_length']:.2f} / {line['mean_acceptance_length_of_requests']:.2f}",
             _number(line.get("nodes_per_round")),
             " / ".join(f"{share[k]:.1%}" for k in ("target", "draft", "other")),
+            _number(line["peak_rss_mb"], 0),
             _number(line["cores_used_by_others"], 2),
             _identical(line),
         )
@@ -78,9 +80,10 @@ def _median(line: Report, base: str) -> str:
 
 
 def _tasks(lines: Sequence[Report], base: str) -> Table:
-    table = Table("task", *(line["run"] for line in lines), box=None)
-    for task in sorted({t for line in lines for t in line["by_task"]}):
-        table.add_row(task, *(_times(line["by_task"].get(task, {}).get(f"speedup_vs_{base}")) for line in lines))
+    tasks = sorted({t for line in lines for t in line["by_task"]})
+    table = Table("run", *(t.rpartition("/")[2] for t in tasks), box=None)
+    for line in lines:
+        table.add_row(line["run"], *(_times(line["by_task"].get(task, {}).get(f"speedup_vs_{base}")) for task in tasks))
     return table
 
 

@@ -31,7 +31,12 @@ def runs(bench: Bench) -> list[dict[str, Any]]:
 
 def ours(bench: Bench) -> list[dict[str, Any]]:
     """Those of our methods that draft: peers have no rule."""
-    return [r for r in runs(bench) if r.get("rule") is not None and r["run"] != BASE]
+    return [r for r in runs(bench) if r.get("rule") is not None and not is_base(r)]
+
+
+def is_base(run: Mapping[str, Any]) -> bool:
+    """Whether this is plain decoding, at whatever temperature and batch size."""
+    return str(run.get("method", run["run"])) == BASE
 
 
 def losing_tasks(bench: Bench) -> list[Case]:
@@ -47,13 +52,11 @@ def losing_tasks(bench: Bench) -> list[Case]:
 
 def losing_prompts(bench: Bench) -> list[Case]:
     """The same by prompt, where each was decoded by itself; repeats are pooled."""
-    base = _speeds(bench["rows"], BASE)
-    found = [
-        Case(run["run"], prompt, speed / base[prompt])
-        for run in ours(bench)
-        for prompt, speed in _speeds(bench["rows"], run["run"]).items()
-        if prompt in base and speed < base[prompt]
-    ]
+    found = []
+    for run in ours(bench):
+        base = _speeds(bench["rows"], run.get("baseline") or BASE)
+        own = _speeds(bench["rows"], run["run"])
+        found += [Case(run["run"], prompt, own[prompt] / base[prompt]) for prompt in own if own[prompt] < base.get(prompt, 0)]
     return sorted(found, key=lambda c: c.speedup)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PacelineError
-from .cases import BASE, Bench, runs
+from .cases import Bench, is_base, runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +60,7 @@ def _speedup(bench: Bench) -> Figure:
     chosen = [r for r in runs(bench) if r.get("speedup_vs_none") is not None][::-1]
     made, axes = _figure(7, 1 + 0.38 * len(chosen))
     for place, run in enumerate(chosen):
-        colour = "#999999" if run.get("rule") is None or run["run"] == BASE else COLOURS[0 if run["lossless"] else 4]
+        colour = "#999999" if run.get("rule") is None or is_base(run) else COLOURS[0 if run["lossless"] else 4]
         axes.barh(place, run["speedup_vs_none"], color=colour, height=0.62)
         if interval := run.get("speedup_vs_none_interval"):
             axes.plot(interval, [place, place], color="black", lw=1.3, marker="|")

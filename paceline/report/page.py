@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import PacelineError
-from .cases import BASE, Bench, Case, losing_prompts, losing_tasks, runs
+from .cases import Bench, Case, is_base, losing_prompts, losing_tasks, runs
 from .figures import svg
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def page(bench: Bench, made: Mapping[str, Figure]) -> str:
     settings, hardware = bench["settings"], bench["hardware"]
     title = f"{settings['model']}, {settings['dtype']}"
     about = (
-        f"{len(bench['prompts'])} prompts, at most {settings['max_new_tokens']} new tokens, temperature {settings['temperature']}, "
-        f"batch {settings['batch_size']}. {hardware['cpu']}, {hardware['cores']} cores, {hardware['device']}."
+        f"{len(bench['prompts'])} prompts, at most {settings['max_new_tokens']} new tokens, temperature {_all(settings, 'temperature')}, "
+        f"batch {_all(settings, 'batch_size')}. {hardware['cpu']}, {hardware['cores']} cores, {hardware['device']}."
     )
     parts = [
         f"<h1>{escape(title)}</h1><p>{escape(about)}</p>",
@@ -57,6 +57,11 @@ def page(bench: Bench, made: Mapping[str, Figure]) -> str:
     ]
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
     return head + "\n".join(parts) + "</html>\n"
+
+
+def _all(settings: Mapping[str, Any], name: str) -> str:
+    """All values of an axis; older files have one."""
+    return ", ".join(f"{value:g}" for value in settings.get(f"{name}s") or [settings[name]])
 
 
 def write(bench: Bench, made: Mapping[str, Figure], file: Path) -> None:
@@ -103,7 +108,12 @@ def _table(bench: Bench) -> str:
     for run in bench["runs"]:
         name = escape(run["run"])
         if run.get("skipped"):
-            lines.append((name, f'<td colspan="{len(head) - 1}" style="text-align:left">skipped: {escape(str(run["skipped"]))}</td>'))
+            lines.append(
+                (
+                    name,
+                    f'<td colspan="{len(head) - 1}" style="text-align:left;white-space:normal">skipped: {escape(str(run["skipped"]))}</td>',
+                )
+            )
             continue
         interval = run.get("speedup_vs_none_interval")
         lossy = "" if run.get("lossless", True) else ' <span class="lossy">LOSSY</span>'
@@ -124,7 +134,7 @@ def _table(bench: Bench) -> str:
 
 
 def _tasks(bench: Bench) -> str:
-    chosen = [r for r in runs(bench) if r["run"] != BASE and r.get("by_task")]
+    chosen = [r for r in runs(bench) if not is_base(r) and r.get("by_task")]
     tasks = sorted({task for r in chosen for task in r["by_task"]})
     lines = [(escape(r["run"]), *(_shaded(r["by_task"].get(t, {}).get("speedup_vs_none")) for t in tasks)) for r in chosen]
     return _rows(("run", *(t.rpartition("/")[2] for t in tasks)), lines) if lines else "<p>One run only.</p>"
@@ -163,5 +173,11 @@ def _differences(bench: Bench) -> str:
 
 def _again(bench: Bench) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in bench["versions"].items())
+    peers = "".join(
+        f"; {escape(family)} with " + ", ".join(f"{escape(name)} {escape(str(version))}" for name, version in found.items())
+        for family, found in bench.get("peer_versions", {}).items()
+    )
     changed = ", with uncommitted changes" if bench.get("uncommitted_changes") else ""
-    return f"<pre>{escape(bench['command'])}</pre><p class=faint>{escape(versions)}; commit {escape(str(bench['commit']))}{changed}</p>"
+    return (
+        f"<pre>{escape(bench['command'])}</pre><p class=faint>{escape(versions)}; commit {escape(str(bench['commit']))}{changed}{peers}</p>"
+    )

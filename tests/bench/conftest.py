@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from paceline.bench.grid import Grid
+from paceline.bench.lineup import Lineup, line_up
+from paceline.bench.peers import of_transformers, worker
+from paceline.bench.process import Worker
 from paceline.bench.settings import Settings
 from paceline.cli import main
 
@@ -81,6 +85,28 @@ def settings(model: str, draft_model: str) -> Callable[..., Settings]:
         return Settings(**{"model": model, "dtype": "float32", "max_new_tokens": 24, "peers": (), **changes})
 
     return make
+
+
+class Here(Worker):
+    """A worker whose peer decodes in this process: the same work and answers, without the seconds that a start takes."""
+
+    peers: ClassVar[dict[str, Any]] = {}
+
+    def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
+        key = json.dumps(self._told, sort_keys=True)
+        if key not in self.peers:
+            self.peers[key] = of_transformers.Peer(self._told)
+        self.versions = worker.versions(self.family)
+        return worker.answer(self.peers[key], {"what": what, **arguments})
+
+
+def here(family: str, told: dict[str, Any]) -> Worker:
+    return Here(family, told, 60.0)
+
+
+def lined_up(settings: Settings, **axes: Any) -> Lineup:
+    """The runs of one combination, or of a grid."""
+    return line_up(Grid(settings, **axes) if axes else Grid.of(settings), lambda _: None, here)
 
 
 Bench = Callable[..., tuple[int, str, str]]

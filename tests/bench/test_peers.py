@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import torch
 
-from paceline.bench.lineup import Lineup, line_up
-from paceline.bench.peers import NAMES, PeerRun, Unable
+from paceline.bench.lineup import Lineup
+from paceline.bench.peers.common import Unable
+from paceline.bench.peers.names import FAMILIES
+from paceline.bench.peers.of_transformers import Peer
 from paceline.bench.runs import Decoded
 from paceline.bench.settings import Settings
+from paceline.cli.bench import Peers
 
+from .conftest import lined_up
+
+NAMES = FAMILIES["transformers"].names
 PROMPT = [0, 84, 104, 101, 32, 84, 104, 101, 32, 2, 1]
 Make = Callable[..., Settings]
 
 
 @pytest.fixture
 def lineup(settings: Make, draft_model: str) -> Lineup:
-    return line_up(settings(methods=("none", "draft_model"), peers=NAMES, draft_model=draft_model), lambda _: None)
+    return lined_up(settings(methods=("none", "draft_model"), peers=NAMES, draft_model=draft_model))
+
+
+@pytest.fixture
+def peer(model: str, draft_model: str) -> Peer:
+    told = {"model": model, "revision": None, "draft": draft_model, "dtype": "float32", "device": "cpu", "threads": 1, "eos": [2]}
+    return Peer(told)
 
 
 def decode(lineup: Lineup, name: str, limit: int = 24) -> Decoded:
@@ -55,43 +66,65 @@ def test_time_in_forwards_is_part_of_the_wall_time(lineup: Lineup) -> None:
         assert 0 < found.target_seconds + found.draft_seconds < found.seconds, run.name
 
 
-def test_all_stop_at_the_same_end_of_sequence_token(lineup: Lineup) -> None:
+def test_all_stop_at_the_same_end_of_sequence_token(lineup: Lineup, peer: Peer) -> None:
     (text,) = decode(lineup, "none").outputs
     end = text[7]
-    lineup.target.eos_token_ids = frozenset([end])
-    assert lineup.peer_model is not None
-    lineup.peer_model.eos_token_ids = frozenset([end])
     expected = text[: text.index(end) + 1]
-    assert {r.name: r.decode([PROMPT], [24]).outputs for r in lineup.runs} == {r.name: [expected] for r in lineup.runs}
+    peer.eos = [end]
+    found = {n: peer.decode(n, [PROMPT], [24], temperature=0.0, seed=0, batch_size=1).outputs for n in NAMES}
+    assert found == {name: [expected] for name in NAMES}
 
 
-def test_the_early_exit_leaves_the_model_whole(lineup: Lineup) -> None:
-    assert lineup.peer_model is not None
-    before = lineup.peer_model.logits(PROMPT)
-    decode(lineup, "transformers-early-exit")
-    assert torch.equal(lineup.peer_model.logits(PROMPT), before)
+def test_a_batch_of_a_peer_gives_each_row_its_own_text_up_to_its_own_limit(peer: Peer) -> None:
+    prompts, limits = [PROMPT, PROMPT[3:], [5, 6]], [24, 9, 12]
+    how = {"temperature": 0.0, "seed": 0}
+    alone = [peer.decode("transformers", [p], [n], **how, batch_size=1).outputs[0] for p, n in zip(prompts, limits, strict=True)]
+    both = peer.decode("transformers", prompts, limits, **how, batch_size=2)
+    assert both.outputs == alone
+    assert both.target_forwards == 24 + 12, "two prompts at once, then the third"
 
 
-def test_a_peer_without_its_draft_model_or_its_layers_is_skipped_with_the_reason(settings: Make) -> None:
-    wanted = ("transformers-assisted", "transformers-early-exit:4", "transformers")
-    found = line_up(settings(methods=("none",), peers=wanted), lambda _: None)
-    assert [r.name for r in found.runs] == ["none", "transformers"]
-    assert "needs a draft model" in found.skipped["transformers-assisted"]
-    assert "cannot exit after layer 4 of 4" in found.skipped["transformers-early-exit:4"]
+def test_the_early_exit_leaves_the_model_whole(peer: Peer) -> None:
+    before = peer.logits(PROMPT)
+    peer.decode("transformers-early-exit", [PROMPT], [24], temperature=0.0, seed=0, batch_size=1)
+    assert peer.logits(PROMPT) == before
 
 
-def test_a_number_of_layers_sets_the_exit(lineup: Lineup) -> None:
-    assert lineup.peer_model is not None
-    exits = {
-        name: PeerRun(name, lineup.peer_model, None, 0.0, None)._extra for name in ("transformers-early-exit", "transformers-early-exit:3")
-    }
-    assert [e["assistant_early_exit"] for e in exits.values()] == [1, 3]
-    with pytest.raises(Unable):
-        PeerRun("transformers-early-exit:9", lineup.peer_model, None, 0.0, None)
+@pytest.mark.parametrize(
+    ("name", "batch_size", "why"),
+    [
+        ("transformers-assisted", 1, "needs a draft model"),
+        ("transformers-early-exit:4", 1, "cannot exit after layer 4 of 4"),
+        ("transformers-lookup", 2, "one sequence at a time, and the batch size is 2"),
+    ],
+)
+def test_what_a_peer_does_not_offer_is_said(peer: Peer, name: str, batch_size: int, why: str) -> None:
+    peer.draft = None
+    peer.prepare("transformers", temperature=1.0, batch_size=3)
+    with pytest.raises(Unable, match=why):
+        peer.prepare(name, temperature=0.0, batch_size=batch_size)
 
 
-def test_sampled_peers_repeat_with_their_seed(lineup: Lineup) -> None:
-    assert lineup.peer_model is not None
-    one, same, other = (PeerRun("transformers", lineup.peer_model, None, 1.5, seed).decode([PROMPT], [24]).outputs for seed in (1, 1, 2))
+def test_a_number_of_layers_sets_the_exit(peer: Peer) -> None:
+    names = ("transformers-early-exit", "transformers-early-exit:3")
+    exits = [peer._arguments(name, [PROMPT], 4, 0.0)["generation_config"].assistant_early_exit for name in names]
+    assert exits == [1, 3]
+
+
+def test_sampled_peers_repeat_with_their_seed(peer: Peer) -> None:
+    one, same, other = (peer.decode("transformers", [PROMPT], [24], temperature=1.5, seed=s, batch_size=1).outputs for s in (1, 1, 2))
     assert one == same
     assert one != other
+
+
+def test_a_peer_is_skipped_in_the_combinations_that_it_cannot_do(settings: Make) -> None:
+    chosen = settings(methods=("none",), peers=("transformers", "transformers-lookup"))
+    found = lined_up(chosen, batch_sizes=(1, 2))
+    names = ["none batch=1", "none batch=2", "transformers batch=1", "transformers-lookup batch=1", "transformers batch=2"]
+    assert [r.name for r in found.runs] == names
+    assert list(found.skipped) == ["transformers-lookup batch=2"]
+
+
+def test_the_help_names_every_peer_that_is_no_variant() -> None:
+    text = str(Peers.__metadata__[0].help)
+    assert [name for name in FAMILIES if name not in text] == []

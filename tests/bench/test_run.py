@@ -12,9 +12,10 @@ import torch
 from paceline import methods
 from paceline.bench import report, suites
 from paceline.bench.compare import compare, first_difference, target_logits
+from paceline.bench.grid import Grid
 from paceline.bench.journal import Journal
-from paceline.bench.lineup import Lineup, line_up
-from paceline.bench.peers import PeerRun
+from paceline.bench.lineup import Lineup
+from paceline.bench.peer_run import PeerRun
 from paceline.bench.run import encode_all, jobs, run_all
 from paceline.bench.runs import Decoded, MethodRun
 from paceline.bench.settings import Settings
@@ -23,19 +24,23 @@ from paceline.errors import IncompatibleRule, InvalidRequest
 from paceline.rules.match import match
 from paceline.rules.walk import Node, Step
 
-from .conftest import ROWS
+from .conftest import ROWS, lined_up
 
 PROMPTS = [Prompt(r["id"], r["task"], tuple(r["turns"])) for r in ROWS]
 Make = Callable[..., Settings]
 
 
 def measure(
-    settings: Settings, lineup: Lineup | None = None, journal: Journal | None = None, prompts: list[Prompt] = PROMPTS
+    settings: Settings,
+    lineup: Lineup | None = None,
+    journal: Journal | None = None,
+    prompts: list[Prompt] = PROMPTS,
+    **axes: Any,
 ) -> dict[str, Any]:
-    lineup, journal = lineup or line_up(settings, lambda _: None), journal or Journal(None, "")
+    lineup, journal = lineup or lined_up(settings, **axes), journal or Journal(None, "")
     encoded = encode_all(lineup.target, prompts)
     run_all(lineup, settings, prompts, encoded, journal)
-    return report.build(lineup, settings, prompts, encoded, journal.rows)
+    return report.build(lineup, Grid(settings, **axes) if axes else Grid.of(settings), prompts, encoded, journal.rows)
 
 
 def line(found: dict[str, Any], run: str) -> dict[str, Any]:
@@ -63,7 +68,7 @@ def test_a_batch_is_decoded_at_once_by_some_runs_and_one_by_one_by_others() -> N
 
 
 def test_a_decode_does_not_profit_from_the_one_before(settings: Make, draft_model: str) -> None:
-    lineup = line_up(settings(methods=("draft_model",), draft_model=draft_model), lambda _: None)
+    lineup = lined_up(settings(methods=("draft_model",), draft_model=draft_model))
     (run,) = lineup.runs
     (tokens,) = encode_all(lineup.target, PROMPTS[:1])
     first, second = (run.decode([tokens], [24]) for _ in range(2))
@@ -72,7 +77,7 @@ def test_a_decode_does_not_profit_from_the_one_before(settings: Make, draft_mode
 
 
 def test_decodes_do_not_pile_up_memory(settings: Make, draft_model: str) -> None:
-    lineup = line_up(settings(methods=("draft_model",), draft_model=draft_model), lambda _: None)
+    lineup = lined_up(settings(methods=("draft_model",), draft_model=draft_model))
     (run,) = lineup.runs
     assert isinstance(run, MethodRun)
     assert run._draft is not None
@@ -84,20 +89,20 @@ def test_decodes_do_not_pile_up_memory(settings: Make, draft_model: str) -> None
 
 
 def test_only_the_first_turn_is_decoded_in_the_chat_template(settings: Make) -> None:
-    lineup = line_up(settings(methods=("none",)), lambda _: None)
+    lineup = lined_up(settings(methods=("none",)))
     (tokens,) = encode_all(lineup.target, PROMPTS[:1])
     assert lineup.target.tokenizer.decode(tokens) == f"<|user|>{PROMPTS[0].turns[0]}<|end|><|assistant|>"
 
 
 def test_a_prompt_beyond_the_context_is_named(settings: Make) -> None:
-    lineup = line_up(settings(methods=("none",)), lambda _: None)
+    lineup = lined_up(settings(methods=("none",)))
     with pytest.raises(InvalidRequest, match=r"prompt long has .* tokens and the context of .* is 256"):
         encode_all(lineup.target, [Prompt("long", "t", ("rain " * 300,))])
 
 
 def test_near_the_end_of_the_context_all_runs_stop_alike(settings: Make) -> None:
     chosen = settings(methods=("none", "lookup"), peers=("transformers",), max_new_tokens=60)
-    lineup = line_up(chosen, lambda _: None)
+    lineup = lined_up(chosen)
     prompt = Prompt("long", "own/long", ("the rain falls on the quiet lake " * 24,))
     room = 256 - len(encode_all(lineup.target, [prompt])[0])
     assert 10 < room < 60
@@ -108,7 +113,7 @@ def test_near_the_end_of_the_context_all_runs_stop_alike(settings: Make) -> None
 
 def test_a_rule_that_does_not_fit_its_drafter_is_refused_before_the_first_token(settings: Make) -> None:
     with pytest.raises(IncompatibleRule, match="rule rejection"):
-        line_up(settings(methods=("none", "lookup/rejection")), lambda _: None)
+        lined_up(settings(methods=("none", "lookup/rejection")))
 
 
 def test_lossless_methods_and_peers_agree_with_transformers(settings: Make, draft_model: str) -> None:
@@ -138,7 +143,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("peers", [(), ("transformers",)])
 def test_a_broken_lossless_method_is_counted_as_different_with_its_margin(settings: Make, broken: str, peers: tuple[str, ...]) -> None:
     chosen = settings(methods=("none", broken), peers=peers)
-    lineup = line_up(chosen, lambda _: None)
+    lineup = lined_up(chosen)
     found = measure(chosen, lineup)
     assert (line(found, broken)["identical"], line(found, broken)["of"]) == (0, 3)
     assert [d["prompt"] for d in found["differences"]] == ["rain", "bird", "lake"]
@@ -178,34 +183,6 @@ def test_one_repeat_that_differs_makes_its_prompt_differ() -> None:
     assert same == 1
     assert found == [{"prompt": "p", "position": 1, "reference_token": 5, "token": 7, "logit_margin": -2.0}]
     assert seen == [[8, 9, 4]]
-
-
-def test_a_batch_gives_each_row_its_own_text_and_is_compared_with_batch_1(settings: Make, draft_model: str) -> None:
-    names = ("none", "lookup", "draft_model")
-    found = measure(settings(methods=names, peers=("transformers",), draft_model=draft_model, batch_size=2))
-    assert [r["run"] for r in found["runs"]] == [*names, *(f"{n}@1" for n in names), "transformers"]
-    for name in names:
-        batch, single = line(found, name), line(found, f"{name}@1")
-        assert (batch["identical_to_batch1"], batch["identical"], batch["of"]) == (3, 3, 3)
-        assert batch["speedup_vs_batch1"] == pytest.approx(batch["tokens_per_second"] / single["tokens_per_second"])
-        assert batch["target_forwards"] < single["target_forwards"]
-    assert line(found, "none@1")["speedup_vs_none"] == 1.0
-
-
-def test_a_batched_row_that_differs_from_batch_1_is_listed(settings: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = settings(methods=("none",), batch_size=3)
-    right = MethodRun.decode
-
-    def spoiled(self: MethodRun, prompts: Sequence[list[int]], limits: Sequence[int]) -> Decoded:
-        found = right(self, prompts, limits)
-        if self.batch_size == 3:
-            found.outputs[1][2] ^= 1
-        return found
-
-    monkeypatch.setattr(MethodRun, "decode", spoiled)
-    found = measure(chosen)
-    assert line(found, "none")["identical_to_batch1"] == 2
-    assert {(d["prompt"], d["position"], d["reference"]) for d in found["differences"]} == {("bird", 2, "none@1")}
 
 
 def test_a_peer_that_fails_on_the_way_is_skipped_with_the_reason_and_the_rest_goes_on(
@@ -249,10 +226,10 @@ def test_rows_of_an_earlier_process_are_kept_and_only_the_others_are_decoded(set
 def test_what_is_slower_than_it_should_be_is_said() -> None:
     common = {"lossless": True, "identical": None, "of": 0, "reference": None}
     lines = [
-        {"run": "none", "rule": "match", "speedup_vs_none": 1.0, "speedup_vs_transformers": 0.9, **common},
-        {"run": "lookup", "rule": "match", "speedup_vs_none": 0.8, "speedup_vs_transformers": 1.1, **common},
-        {"run": "draft_model", "rule": "match", "speedup_vs_none": 2.0, "speedup_vs_transformers": 1.9, **common},
-        {"run": "transformers", "rule": None, "speedup_vs_none": 0.7, "speedup_vs_transformers": 1.0, **common},
+        {"run": "none", "method": "none", "rule": "match", "speedup_vs_none": 1.0, "speedup_vs_transformers": 0.9, **common},
+        {"run": "lookup", "method": "lookup", "rule": "match", "speedup_vs_none": 0.8, "speedup_vs_transformers": 1.1, **common},
+        {"run": "draft_model", "method": "draft_model", "rule": "match", "speedup_vs_none": 2.0, "speedup_vs_transformers": 1.9, **common},
+        {"run": "transformers", "method": "transformers", "rule": None, "speedup_vs_none": 0.7, "speedup_vs_transformers": 1.0, **common},
     ]
     assert report.remarks(lines) == [
         "none is SLOWER than transformers here: 0.90x.",
@@ -260,9 +237,16 @@ def test_what_is_slower_than_it_should_be_is_said() -> None:
     ]
 
 
+def test_peers_that_were_skipped_for_one_reason_are_said_at_once() -> None:
+    common = {"rule": None, "lossless": True, "identical": None, "speedup_vs_none": None, "speedup_vs_transformers": None}
+    lines = [{"run": run, "method": run, "skipped": why, **common} for run, why in (("a", "x"), ("b", "y"), ("c", "x"))]
+    assert report.remarks(lines) == ["a, c were skipped: x", "b was skipped: y"]
+
+
 def test_a_machine_that_was_not_quiet_is_said() -> None:
     line = {
         "run": "none",
+        "method": "none",
         "rule": "match",
         "lossless": True,
         "identical": 3,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench.suites import BUILT_IN, Prompt, choose, named, read
+from paceline.bench.suites import BUILT_IN, Prompt, as_line, choose, named, read
 from paceline.errors import InvalidRequest
 
 GOOD = '{"id": "a", "task": "t", "turns": ["hello"]}'
@@ -36,6 +36,28 @@ def test_a_bad_line_is_named_with_its_file_and_number(tmp_path: Path, line: str,
         read(file)
     assert f"{file}, line 3" in str(error.value)
     assert complaint in str(error.value)
+
+
+def test_bad_lines_are_passed_over_and_told_if_that_is_wanted(tmp_path: Path) -> None:
+    file, told = tmp_path / "rows.jsonl", []
+    file.write_text(f"oops\n{GOOD}\n{GOOD}\n[1]\n")
+    assert [p.id for p in read(file, told.append)] == ["a"]
+    assert [t.partition(":")[0] for t in told] == [f"skipped {file}, line {n}" for n in (1, 3, 4)]
+    file.write_text("oops\n")
+    with pytest.raises(InvalidRequest, match="has no rows"):
+        read(file, told.append)
+
+
+def test_a_row_with_answers_asks_for_the_turn_behind_them(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"id": "a", "task": "t", "turns": ["one", "two", "three"], "answers": ["1"]}\n')
+    (prompt,) = read(file)
+    assert [(m["role"], m["content"]) for m in prompt.asked] == [("user", "one"), ("assistant", "1"), ("user", "two")]
+    file.write_text(as_line(prompt))
+    assert read(file) == [prompt]
+    file.write_text('{"id": "a", "task": "t", "turns": ["one"], "answers": ["1"]}\n')
+    with pytest.raises(InvalidRequest, match="answers must be"):
+        read(file)
 
 
 def test_a_file_that_is_missing_empty_or_no_text_is_refused(tmp_path: Path) -> None:

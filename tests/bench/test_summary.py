@@ -38,6 +38,15 @@ def test_a_batch_is_compared_with_the_same_prompts_one_by_one() -> None:
     assert summary.speedup([batch], singles)["pooled"] == pytest.approx(8 / 2)
 
 
+def test_prompts_of_one_group_are_paired_one_by_one_where_both_decoded_them_so() -> None:
+    ours, theirs = [row(0, 10, 1.0), row(0, 10, 1.0)], [row(0, 10, 2.0), row(0, 10, 4.0)]
+    for rows in (ours, theirs):
+        rows[1]["outputs"][0]["prompt"] = "another"
+    found = summary.speedup(ours, theirs)
+    assert (found["pooled"], found["median"]) == (pytest.approx(3.0), pytest.approx(3.0))
+    assert found["interval"] == [2.0, 4.0]
+
+
 def test_without_a_common_prompt_there_is_no_speed_up() -> None:
     assert summary.speedup([row(0, 1, 1.0)], [row(1, 1, 1.0)]) == {"pooled": None, "median": None, "interval": None}
 

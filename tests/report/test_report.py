@@ -54,6 +54,19 @@ def test_losing_prompts_pool_repeats_and_leave_batches_out() -> None:
     assert [(c.what, c.speedup) for c in found] == [("x", 0.5)]
 
 
+def test_each_run_of_a_grid_is_held_against_its_own_baseline() -> None:
+    runs = [{"run": f"{m} T={t}", "method": m, "rule": "match", "baseline": f"none T={t}"} for t in (0, 1) for m in ("none", "lookup")]
+    rows = [row("none T=0", "x", 10, 1.0), row("lookup T=0", "x", 10, 0.5), row("none T=1", "x", 10, 0.1), row("lookup T=1", "x", 10, 0.2)]
+    found = losing_prompts({"runs": runs, "rows": rows})
+    assert [(c.run, c.speedup) for c in found] == [("lookup T=1", 0.5)], "at T=0 it is twice as quick"
+
+
+def test_the_page_names_all_temperatures_and_batch_sizes(bench: dict[str, Any]) -> None:
+    many = {**bench["settings"], "temperatures": [0.0, 0.7], "batch_sizes": [1, 4], "temperature": None, "batch_size": None}
+    assert "temperature 0, 0.7, batch 1, 4." in page.page({**bench, "settings": many}, {})
+    assert "temperature 0, batch 1." in page.page(bench, {})
+
+
 class Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
