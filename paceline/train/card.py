@@ -47,8 +47,9 @@ def facts(
 def shared(recipe: Common) -> dict[str, Any]:
     """The recipe without the folders that its files were in: a card travels."""
     values = recipe.model_dump(mode="json")
-    values["data"]["prompts"] = [Path(p).name for p in recipe.data.prompts]
-    for section, key in ((values["data"], "from_run"), (values["evaluation"], "prompts"), (values, "head"), (values, "records")):
+    for key in ("prompts", "from_run"):
+        values["data"][key] = [Path(p).name for p in values["data"][key]]
+    for section, key in ((values["evaluation"], "prompts"), (values, "head"), (values, "records")):
         if isinstance(section.get(key), str):
             section[key] = Path(section[key]).name
     return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +32,50 @@ class Prepared:
     held_out: list[Example]
     rows: list[Row]  # the prompts of the evaluation
     licences: list[str]  # of the training prompts
-    figures: dict[str, Any] = field(default_factory=dict)
+    made: int  # sequences, those included that are left out
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """For a card."""
+        return {
+            "sequences": len(self.train),
+            "sequences_made": self.made,
+            "answer_tokens": sum(len(e) - e.prompt_length for e in self.train),
+            "prompt_tokens": sum(e.prompt_length for e in self.train),
+            "tasks": {task: sum(e.task == task for e in self.train) for task in sorted({e.task for e in self.train})},
+        }
 
 
-def source(recipe: Common, out: Path) -> tuple[Common, Path]:
-    """The recipe that says what the data are, and the folder that holds them: this run's, or those of the run that it names."""
-    if recipe.data.from_run is None:
-        return recipe, out
-    folder = Path(recipe.data.from_run).expanduser()
+def joined(parts: Sequence[Prepared], *, seed: int, sequences: int | None = None) -> Prepared:
+    """What one run or several have made, so many of its training sequences only, in an order of the seed.
+
+    Where two runs answered one prompt, the first counts; what any of them holds out is not learnt from.
+    """
+    held = {e.key: e for part in reversed(parts) for e in part.held_out}
+    train = {e.key: e for part in reversed(parts) for e in part.train if e.key not in held}
+    return Prepared(
+        sorted(train.values(), key=lambda e: prompts.chance(seed, "sequence", e.key))[:sequences],
+        list(held.values()),
+        list({row.id: row for part in reversed(parts) for row in part.rows}.values()),
+        sorted({licence for part in parts for licence in part.licences}),
+        sum(part.made for part in parts),
+    )
+
+
+def sources(recipe: Common, out: Path) -> list[tuple[Common, Path]]:
+    """The recipes that say what the data are, and the folders that hold them: this run's, or those of the runs that it names."""
+    if not recipe.data.from_run:
+        return [(recipe, out)]
+    return [(_their_recipe(recipe, folder), folder) for folder in (Path(name).expanduser() for name in recipe.data.from_run)]
+
+
+def _their_recipe(recipe: Common, folder: Path) -> Common:
     theirs = read(folder / RECIPE, {})
     for key in ("model", "revision", "dtype"):
         ours, other = getattr(recipe, key), getattr(theirs, key)
         if ours != other:
             raise InvalidRequest(f"data.from_run {folder} is a run with {key} {other!r}, and this one has {ours!r}; make them equal")
-    return theirs, folder
+    return theirs
 
 
 def target_mark(target: HFTarget) -> list[Any]:
@@ -85,7 +115,6 @@ class Maker:
     store: Store | None
     say: Say
     stopped: Callable[[], bool] = lambda: False
-    sequences: int | None = None  # train on so many only
     ask: bool = True  # False: what is in the folder is all, and the target is asked nothing
 
     def prepare(self, rows: Sequence[Row], held: Sequence[Row]) -> Prepared:
@@ -95,19 +124,10 @@ class Maker:
             found = examples.from_corpus(self.target, rows, recipe.optimizer.max_length)
         else:
             found = examples.from_answers(self._stages(rows), recipe.optimizer.max_length)
-        train = examples.trainable(found, self.target)
-        train = sorted(train, key=lambda e: prompts.chance(recipe.seed, "sequence", e.key))[: self.sequences]
-        if self.store is not None:
-            self.store.complete(train, self.say)
         kept = [e for e in examples.from_answers(held_answers, recipe.optimizer.max_length) if e.trainable]
-        figures = {
-            "sequences": len(train),
-            "sequences_made": len(found),
-            "answer_tokens": sum(len(e) - e.prompt_length for e in train),
-            "prompt_tokens": sum(e.prompt_length for e in train),
-            "tasks": {task: sum(e.task == task for e in train) for task in sorted({e.task for e in train})},
-        }
-        return Prepared(train, kept, list(held), sorted({r.licence for r in rows if r.licence}), figures)
+        return Prepared(
+            examples.trainable(found, self.target), kept, list(held), sorted({r.licence for r in rows if r.licence}), len(found)
+        )
 
     def _stages(self, rows: Sequence[Row]) -> list[Answer]:
         """Answers to the prompts, then to what is composed of them. Each stage gets its share of the minutes that are left."""

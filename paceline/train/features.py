@@ -148,6 +148,19 @@ class Store:
         return Tapped(*(file.get_slice(f"{example.key}/{name}")[:rows] for name in ("features", "hidden")))
 
 
+@dataclass(frozen=True)
+class Shelf:
+    """The stores of one run or several, to read from; the first that has a sequence gives it."""
+
+    stores: Sequence[Store]
+
+    def __contains__(self, key: str) -> bool:
+        return any(key in store for store in self.stores)
+
+    def get(self, example: Example) -> Tapped:
+        return next(store for store in self.stores if example.key in store).get(example)
+
+
 def packs(examples: Sequence[Example], limit: int) -> Iterator[list[Example]]:
     """Groups of at most `limit` tokens, or one sequence."""
     group: list[Example] = []

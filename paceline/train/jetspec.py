@@ -38,9 +38,11 @@ def train_jetspec(recipe: Recipe, out: Path, options: Options | None = None) -> 
 
 def _session(recipe: Recipe, out: Path, options: Options, accelerator: Any) -> Session | None:
     """The data, made or read, and the head; None if only the data were wanted."""
-    _, folder = data.source(recipe, out)
-    if accelerator is not None and not (folder / data.HELD_OUT).exists():
-        raise InvalidRequest(f"{folder} has no data yet; make them in one process first: the same command, not launched, with --data-only")
+    empty = [folder for _, folder in data.sources(recipe, out) if not (folder / data.HELD_OUT).exists()]
+    if accelerator is not None and empty:
+        raise InvalidRequest(
+            f"{empty[0]} has no data yet; make them in one process first: the same command, not launched, with --data-only"
+        )
     found = gather(
         recipe,
         out,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -22,12 +22,13 @@ class Section(BaseModel):
 class Data(Section):
     """Prompts: JSONL (also .gz) with id, task and turns. `held_out` of them are kept for the evaluation, but at most a fifth.
 
-    `from_run` names the folder of another run whose prompts, answers and features are used instead, for comparisons of heads.
+    `from_run` names the folder of another run, or of several, whose prompts, answers and features are used instead: to compare heads, or
+    to learn from more data.
     `sequences` trains on so many of the sequences only.
     """
 
     prompts: list[str] = []
-    from_run: str | None = None
+    from_run: Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given or [])] = []
     limit: Count | None = None
     sequences: Count | None = None
     on_bad_line: Literal["stop", "skip"] = "stop"
@@ -36,9 +37,9 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> Data:
-        if not self.prompts and self.from_run is None:
+        if not self.prompts and not self.from_run:
             raise ValueError("there are no prompts; give --prompts FILE, or the folder of a run as data.from_run")
-        if self.prompts and self.from_run is not None:
+        if self.prompts and self.from_run:
             raise ValueError("prompts have no effect with from_run, which has its own; leave one of them out")
         return self
 

@@ -13,7 +13,8 @@ from . import data, loop
 from .checkpoint import Checkpoints
 from .data import Maker, Prepared
 from .disk import need_room
-from .features import Store, Tapped, Taps, stored_taps
+from .examples import Example
+from .features import Shelf, Store, Tapped, Taps, stored_taps
 from .folder import open_folder
 from .prompts import Say
 from .recipe import Checkpoints as Kept
@@ -49,7 +50,7 @@ class Gathered:
 
     target: HFTarget
     taps: Taps
-    store: Store | None
+    store: Shelf | None
     prepared: Prepared
 
     def read(self, members: Sequence[Any]) -> list[Tapped]:
@@ -68,25 +69,41 @@ def gather(
     ask: bool = True,
     main: bool = True,
 ) -> Gathered:
-    """Load the target, and make its answers and features in `out`, or read those of the run that is named.
+    """Load the target, and make its answers and features in `out`, or read those of the runs that are named.
 
-    `taps_of` says what is read of the target, also given the folder that holds the data. `ask` False asks the target nothing: what is
-    there is all. `main` False leaves the folder as it is.
+    `taps_of` says what is read of the target, also given the (first) folder that holds the data. `ask` False asks the target nothing:
+    what is there is all. `main` False leaves the folder as it is.
     """
-    source, folder = data.source(recipe, out)
-    rows, held = data.choose_rows(source, options.say)
+    sources = data.sources(recipe, out)
+    chosen = [data.choose_rows(source, options.say) for source, _ in sources]
     target = load(recipe.model, dtype=recipe.dtype, device=device or recipe.device, revision=recipe.revision, progress=options.say)
-    taps = taps_of(target, folder)  # a shape that cannot be is known before the work
+    taps = taps_of(target, sources[0][1])  # a shape that cannot be is known before the work
     if main:
         open_folder(out, recipe, target.device)
-    store = None
-    if recipe.features.where == "cached":
-        place = folder if stored_taps(folder) in ((), taps.head_layers) else out
-        if place == out:
-            options.say(need_room(out, data.estimate(source, target, taps, rows), "all features at most", anyway=options.yes))
-        store = Store(place / "features", taps, str(data.target_mark(target)), recipe.features.shard_mb)
-    maker = Maker(source, target, folder, taps, store, options.say, options.stopped, recipe.data.sequences, ask and folder == out)
-    return Gathered(target, taps, store, maker.prepare(rows, held))
+    stores: dict[Path, Store] = {}
+    parts: list[tuple[Store | None, Prepared]] = []
+    for (source, folder), (rows, held) in zip(sources, chosen, strict=True):
+        store = None
+        if recipe.features.where == "cached":
+            place = folder if stored_taps(folder) in ((), taps.head_layers) else out
+            if place == out:
+                options.say(need_room(out, data.estimate(source, target, taps, rows), "all features at most", anyway=options.yes))
+            mark = str(data.target_mark(target))
+            store = stores[place] = stores.get(place) or Store(place / "features", taps, mark, recipe.features.shard_mb)
+        maker = Maker(source, target, folder, taps, store, options.say, options.stopped, ask and folder == out)
+        parts.append((store, maker.prepare(rows, held)))
+    prepared = data.joined([part for _, part in parts], seed=recipe.seed, sequences=recipe.data.sequences)
+    _complete(parts, prepared.train, options.say)
+    return Gathered(target, taps, Shelf(list(stores.values())) if stores else None, prepared)
+
+
+def _complete(parts: Sequence[tuple[Store | None, Prepared]], train: Sequence[Example], say: Say) -> None:
+    """Make the features that are missing, each in the store of the first run that has the text."""
+    wanted = {e.key: e for e in train}
+    for store, part in parts:
+        own = [wanted.pop(e.key) for e in part.train if e.key in wanted]
+        if store is not None:
+            store.complete(own, say)
 
 
 def loop_run(
