@@ -62,6 +62,8 @@ def main(
     memory: options.Memory = None,
     thresholds: options.Thresholds = None,
     rule_settings: options.RuleSettings = None,
+    exits: options.Exits = None,
+    exit_settings: options.ExitSettings = None,
     sweep: Sweep = None,
     task: Task = None,
     batch_size: BatchSize = None,
@@ -82,7 +84,7 @@ def main(
         "model": model, "draft_model": draft_model, "method": method, "temperature": temperature, "top_p": top_p, "top_k": top_k,
         "shape": shape, "prompts": prompts, "limit": limit, "max_new_tokens": max_new_tokens, "dtype": dtype,
         "draft_weights": draft_weights, "num_speculative_tokens": num_speculative_tokens, "memory": memory, "thresholds": thresholds,
-        "rule_settings": rule_settings or None,
+        "rule_settings": rule_settings or None, "exits": exits, "exit_settings": exit_settings or None,
     }  # fmt: skip
     for_sweeps = {"task": task, "batch_size": batch_size, "plot": plot}
     given, sizes = ({k: v for k, v in o.items() if v is not None} for o in (decoding, {"replays": replays, "seed": seed}))

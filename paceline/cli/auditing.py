@@ -16,6 +16,8 @@ from ..bench.given import read_laws
 from ..bench.run import encode_all
 from ..bench.verdict import Advance
 from ..errors import InvalidRequest
+from ..heads.exit_settings import parsed as exit_settings_of
+from ..heads.shipped import exits_folder
 from ..lossy import parsed
 from ..methods import Options, build_rule, check, parse
 from ..targets.hf import HFTarget
@@ -42,11 +44,14 @@ def on_laws(file: Path, rule: str | None, width: int | None, given: Given, sizes
 def decoded(rule: str | None, given: Given, sizes: Given) -> Report:
     """The audit of a method. Everything that can be checked without a model is checked before one is loaded."""
     method, plan = method_of(rule, given.get("method")), _plan(given, sizes)
-    told = {name: given[name] for name in ("shape", "num_speculative_tokens", "memory", "thresholds") if name in given}
-    options = Options(draft_model=given.get("draft_model"), rule_settings=parsed(given.get("rule_settings", [])), **told)
+    told: Given = {name: given[name] for name in ("shape", "num_speculative_tokens", "memory", "thresholds", "exits") if name in given}
+    told |= {"rule_settings": parsed(given.get("rule_settings", [])), "exit_settings": exit_settings_of(given.get("exit_settings", []))}
+    options = Options(draft_model=given.get("draft_model"), **told)
     if "draft_model" in parse(method)[0] and options.draft_model is None:
         raise InvalidRequest(f"method {method} needs a draft model; give one with --draft-model")
     check(method, options)
+    if options.exits is not None:
+        exits_folder(given["exits"], given.get("model", EMBEDDED))  # raises where there are none
     if "draft_weights" in given and options.draft_model is None:
         raise InvalidRequest("--draft-weights has no effect without a draft model; give --draft-model or leave it out")
     prompts = suites.choose(suites.read(given.get("prompts")), given.get("limit", audit.LIMIT))
@@ -101,7 +106,7 @@ def _about(settings: Given, target: HFTarget | None) -> Report:
     """Settings, versions, commit, hardware and command, as the bench has them."""
     import scipy
 
-    paths = ("model", "draft_model", "prompts", "laws", "memory", "thresholds")
+    paths = ("model", "draft_model", "prompts", "laws", "memory", "thresholds", "exits")
     shown = {name: environment.scrub(str(value)) if name in paths else value for name, value in settings.items()}
     commit, dirty = environment.commit()
     made = {

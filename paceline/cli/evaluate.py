@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..heads.exit_settings import parsed as exit_settings_of
 from ..lossy import parsed
 from . import common, options
 from .bench import Methods
@@ -62,6 +63,8 @@ def main(
     memory: options.Memory = None,
     thresholds: options.Thresholds = None,
     rule_settings: options.RuleSettings = None,
+    exits: options.Exits = None,
+    exit_settings: options.ExitSettings = None,
     chat: Chat = True,
     on_bad_line: OnBadLine = "stop",
     json: Json = None,
@@ -79,6 +82,7 @@ def main(
         prompts=None if prompts is None else str(prompts), max_new_tokens=max_new_tokens, budget=budget,
         num_speculative_tokens=num_speculative_tokens, dtype=dtype, batch_size=batch_size, temperature=temperature, seed=seed,
         shape=shape, head=head, rule_mode=rule_mode, memory=memory, thresholds=thresholds, rule_settings=parsed(rule_settings or []),
+        exits=exits, exit_settings=exit_settings_of(exit_settings or []),
     )  # fmt: skip
     plan = Plan(task, settings, hub=hub, chat=chat, on_bad_line=on_bad_line)
     file = report_file(json)

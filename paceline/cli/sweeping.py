@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
+from ..heads.exit_settings import parsed as exit_settings_of
 from ..lossy import parsed
 from .common import EMBEDDED
 from .console import Progress, bars, quiet_transformers, stderr
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 PROBLEMS = 50  # unless --limit says otherwise
 _TOKENS = 512  # unless --max-new-tokens does
 _SETTINGS = (
-    "draft_model", "draft_weights", "shape", "num_speculative_tokens", "head", "memory", "thresholds", "prompts", "dtype", "batch_size",
-    "temperature", "seed",
+    "draft_model", "draft_weights", "shape", "num_speculative_tokens", "head", "memory", "thresholds", "exits", "prompts", "dtype",
+    "batch_size", "temperature", "seed",
 )  # fmt: skip
 
 
@@ -69,6 +70,7 @@ def _plan(sweep: Sweep, task: str, given: dict[str, Any]) -> Plan:
         limit=given.get("limit", PROBLEMS),
         max_new_tokens=given.get("max_new_tokens", _TOKENS),
         rule_settings=parsed(given.get("rule_settings", [])),
+        exit_settings=exit_settings_of(given.get("exit_settings", [])),
         **chosen,
     )
     return Plan(task, settings)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import UnsupportedModel
+from ..targets import layers
 from ..targets.pack import HalfLinear
 
 
@@ -40,9 +41,7 @@ def output_layer(target: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
 
 def final_norm(target: Any) -> nn.Module:
     """The norm between the last layer and the output matrix."""
-    base = target.model.base_model
-    found = (getattr(base, name, None) for name in ("norm", "final_layernorm", "final_layer_norm", "ln_f"))
-    return next((m for m in found if m is not None), nn.Identity())
+    return layers.final_norm(target.model.base_model)
 
 
 def finisher(target: Any) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -170,4 +170,4 @@ def _padding(shapes: Sequence[tuple[int, int]]) -> float:
     A row costs a fixed part, since it is read, and a part for each node: on CPUs twice as much for four nodes, six times for sixteen.
     """
     rows, nodes = (max(each) for each in zip(*shapes, strict=True))
-    return sum(rows * (2 + nodes) - r * (2 + n) for r, n in shapes) / 3
+    return float(sum(rows * (2 + nodes) - r * (2 + n) for r, n in shapes)) / 3

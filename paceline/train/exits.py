@@ -152,7 +152,8 @@ class ExitSession:
     def decode(self, heads: ExitHeads) -> dict[str, Any]:
         """Mean acceptance length by decoding the held-out prompts."""
         target, settings = self.found.target, self.recipe.evaluation
-        method: tuple[Any, Any] = methods.build("specbound", target, methods.Options(exits=self._ready(heads)))
+        drafting = {"threshold": heads.config.threshold}  # told, it drafts whether or not that is quicker on this machine
+        method: tuple[Any, Any] = methods.build("specbound", target, methods.Options(exits=self._ready(heads), exit_settings=drafting))
         found = evaluate.acceptance(
             target,
             method,

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from paceline.drafters.specbound import SpecBoundDrafter
+
 
 def test_generate_counts_rounds_and_drafting_time(generate):
     drafts = ("--method", "specbound", "--exits", "lens", "--exit-settings", "threshold=0", "--exit-settings", "layers=1")
@@ -43,3 +45,52 @@ def test_exits_beyond_the_models_layers_are_one_line(generate):
     done = generate("The rain falls", "--method", "specbound", "--exit-settings", "layers=1,7")
     assert done.code == 2
     assert "exit layers are [1, 7]; in this target an exit is after 1 to 2 layers" in done.err, done.err
+
+
+# where drafts are judged
+
+LENS = ("--exits", "lens", "--exit-settings", "layers=1", "--exit-settings", "threshold=0", "--exit-settings", "annealing=0.25")
+
+
+@pytest.fixture
+def problem(tmp_path):
+    file = tmp_path / "gsm8k.jsonl"
+    file.write_text(json.dumps({"id": "a", "task": "gsm8k", "turns": ["the rain falls"], "reference": {"answer": "2"}}) + "\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    "command", [("audit", "--temperature", "0", "--method"), ("eval", "--task", "gsm8k", "--methods")], ids=["audit", "eval"]
+)
+def test_exits_and_their_settings_reach_the_drafter_wherever_drafts_are_judged(paceline, model, problem, monkeypatch, command):
+    built, make = [], SpecBoundDrafter.__init__
+
+    def remembered(self, *given, **named):
+        make(self, *given, **named)
+        built.append((type(self.exits).__name__, self.layers, self.bounds.threshold, self.annealing))
+
+    monkeypatch.setattr(SpecBoundDrafter, "__init__", remembered)
+    sizes = ("--max-new-tokens", "6", "--limit", "1", "--dtype", "float32", "--prompts", str(problem))
+    done = paceline(*command, "specbound", "--model", model, *LENS, *sizes, "--json", "-")
+    assert done.code == 0, done.err
+    assert set(built) == {("LogitLens", (1,), 0.0, 0.25)}, built
+
+
+@pytest.mark.parametrize("command", [("audit", "--method"), ("eval", "--task", "gsm8k", "--methods")], ids=["audit", "eval"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lookup", "--exits", "lens"], "exits"),
+        (["lookup", "--exit-settings", "threshold=0.5"], "exit_settings"),
+        (["specbound", "--exits", "nowhere"], "nowhere holds no exit heads"),
+        (["specbound", "--exit-settings", "threshold=1.5"], "it would never fire"),
+        (["specbound", "--exit-settings", "threshold"], "write it as threshold=0.8"),
+    ],
+)
+def test_exits_that_cannot_be_are_one_line_wherever_drafts_are_judged(paceline, monkeypatch, problem, command, arguments, message):
+    monkeypatch.setattr("paceline.targets.load.load", lambda *given, **named: pytest.fail("a model was loaded"))
+    monkeypatch.chdir(problem.parent)
+    done = paceline(*command, *arguments)
+    errors = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert (done.code, len(errors)) == (2, 1), done.err
+    assert message in errors[0], errors[0]

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 import torch
 
+from paceline import engine
+from paceline.drafters.specbound import SpecBoundDrafter
 from paceline.errors import CheckpointMismatch, InvalidRequest
-from paceline.heads import exit_format
+from paceline.heads import exit_format, exit_ready
 from paceline.heads.exit import ExitHeads, LogitLens, fires, temperature
 from paceline.heads.exit_config import ExitConfig, default_layers
-from paceline.heads.exit_ready import quicken, ready_exits
+from paceline.heads.exit_cost import WORTH, Costs, Profile
+from paceline.heads.exit_ready import choose_bounds, exit_costs, quicken, ready_exits
+from paceline.heads.exit_settings import ExitSettings
 from paceline.heads.shipped import exits_folder
+from paceline.rules.match import match
 
 from .. import tiny
 from ..drafters.climbing import deep
+from ..matrix import PROMPTS, request
 
 LAYERS = (2, 4)
 IDS = torch.tensor([0, 3, 7, 20, 44, 60])
@@ -181,3 +188,75 @@ def test_the_lens_reads_where_no_heads_are_shipped(target):
     assert isinstance(ready_exits(target, None), LogitLens)
     assert isinstance(ready_exits(target, "lens"), LogitLens)
     assert exits_folder("lens", "smollm2") is None
+
+
+# bounds by cost
+
+
+def profiled(target, shares: float, right: float) -> ExitHeads:
+    found = heads(target)
+    shape = Profile(LAYERS, (0.5,), ((shares, 0.0),), ((right, 0.0),))
+    found.config = dataclasses.replace(found.config, profile=shape)
+    return found
+
+
+def costs(head: float) -> Costs:
+    return Costs(6, 8.0, 0.0, lambda rows: 1.0, head, lambda rows: 2.0)
+
+
+def test_where_no_drafts_pay_there_are_none_and_a_warning_says_so(target, monkeypatch, caplog):
+    monkeypatch.setattr(exit_ready, "exit_costs", lambda *given: costs(head=9.0))
+    found = choose_bounds(target, profiled(target, 0.5, 0.4), ExitSettings(), None)
+    assert (found.width, found.speedup) == (0, 1.0), found
+    assert "so specbound drafts nothing and decodes plainly" in caplog.text, caplog.text
+    seq = request(PROMPTS["short"], 6)
+    built = SpecBoundDrafter(target, heads(target), found)
+    assert [len(r.draft.tree) for r in engine.stream(target, built, match, [seq])] == [1] * 6
+
+
+@pytest.mark.parametrize(("told", "width"), [({"threshold": 0.5}, None), ({"depth": 4}, None), ({}, 2)])
+def test_what_is_told_is_drafted_whether_or_not_it_pays(target, monkeypatch, caplog, told, width):
+    monkeypatch.setattr(exit_ready, "exit_costs", lambda *given: costs(head=9.0))
+    found = choose_bounds(target, profiled(target, 0.5, 0.4), ExitSettings(**told), width)
+    assert found.width == (width or 1), found
+    assert not caplog.text
+
+
+def test_where_drafts_pay_the_quickest_are_chosen_whatever_the_heads_were_fitted_to(target, monkeypatch):
+    monkeypatch.setattr(exit_ready, "exit_costs", lambda *given: costs(head=0.1))
+    found = choose_bounds(target, profiled(target, 0.9, 0.9), ExitSettings(), None)
+    assert (found.threshold, found.depth) == (0.5, 2), found
+    assert found.speedup > WORTH
+
+
+def test_a_speed_that_other_prompts_may_undo_is_not_worth_it(target, monkeypatch, caplog):
+    monkeypatch.setattr(exit_ready, "exit_costs", lambda *given: costs(head=0.1))
+    exits = profiled(target, 0.5, 0.22)
+    told = choose_bounds(target, exits, ExitSettings(threshold=0.5), None)
+    assert 1 < told.speedup < WORTH, told
+    assert choose_bounds(target, exits, ExitSettings(), None).width == 0
+    assert f"{told.speedup:.2f} times as quick" in caplog.text, caplog.text
+
+
+@pytest.mark.parametrize("plain", [21, 42])
+def test_costs_are_the_parts_of_rounds_scaled_to_a_plain_one(plain):
+    """A clock that moves by one with each layer, by ten with a pass through the model, by three with a head and by five with the output."""
+    own = deep()
+    built, now = heads(own), [0.0]
+    base, run, tail, read = own.runner._base, own.runner.run, own.runner.logits, built.logits
+
+    def after(seconds, what, *given, **named):
+        found = what(*given, **named)
+        now[0] += seconds
+        return found
+
+    own.runner._base = lambda **given: after(10, base, **given)
+    own.runner.run = lambda span, trees, slots, hidden=None: after(len(span), run, span, trees, slots, hidden)
+    own.runner.logits = lambda hidden: after(4 + len(hidden), tail, hidden)
+    built.logits = lambda depth, hidden: after(3, read, depth, hidden)
+    full = own.full
+    own.full = lambda **given: after(plain, full, **given)
+    found = exit_costs(own, built, clock=lambda: now[0])
+    got = (found.plain, found.call, found.head, found.layer(1), found.layer(4), found.tail(1), found.tail(4))
+    k = plain / 21
+    assert got == pytest.approx((plain, 10 * k, 3, k, k, 5 * k, 8 * k)), "plain, call, head, layer by 1 and 4 rows, tail by 1 and 4 rows"

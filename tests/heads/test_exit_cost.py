@@ -6,43 +6,80 @@ import random
 
 import pytest
 
+from paceline import engine
 from paceline.errors import InvalidRequest
 from paceline.heads.exit_cost import WIDEST, Bounds, Costs, Profile, best_bounds, expected, speedup
+from paceline.rules.match import match
+
+from ..drafters.climbing import Scripted, deep, drafter
+from ..matrix import PROMPTS, request
 
 UNITS = Costs.in_layers(32, 0.65, 0.0)
 PROFILE = Profile((8, 16), (0.5, 0.8), ((0.5, 0.3), (0.3, 0.2)), ((0.3, 0.25), (0.28, 0.19)))
 
 
-def simulated(shares, width: int, costs: Costs, rounds: int = 40000) -> tuple[float, float]:
-    """Mean tokens and cost of rounds in which every position draws its own fate."""
-    dice, tokens, cost = random.Random(0), 0.0, 0.0
-    for _ in range(rounds):
-        drafts, kept, right = 0, 1, True
-        while drafts < width:
-            point, at = dice.random(), 0.0
-            for number, (depth, share, hit) in enumerate(shares):
-                if point < at + share:
-                    drafts += 1
-                    right &= point < at + hit
-                    kept += right
-                    cost += depth * costs.layer + (number + 1) * costs.head
-                    break
-                at += share
-            else:
-                cost += len(shares) * costs.head
-                break
-        tokens += kept
-        cost += costs.verify(drafts + 1)
-    return tokens / rounds, cost / rounds
+DEAR = Costs(6, 12.0, 3.0, lambda rows: 1 + (rows - 1) / 8, 0.7, lambda rows: 5 + rows / 2)
+
+
+class Metered:
+    """What a target's rounds cost by such prices, from what it is really asked: each pass through the model, layer, head and output."""
+
+    def __init__(self, target, built, costs: Costs) -> None:
+        runner, exits = target.runner, built.exits
+        self.spent, base, run, tail, read = 0.0, runner._base, runner.run, runner.logits, exits.logits
+
+        def pay(cost, what, *given, **named):
+            self.spent += cost
+            return what(*given, **named)
+
+        def through(span, trees, slots, hidden=None):
+            found = run(span, trees, slots, hidden)
+            return pay(len(span) * costs.layer(len(found)), lambda: found)
+
+        def lens(depth, hidden):
+            before, found = self.spent, read(depth, hidden)
+            self.spent = before + len(hidden) * costs.head  # the lens reads by the output layer, which a head does not
+            return found
+
+        runner.run, runner._base = through, lambda **given: pay(costs.call, base, **given)
+        runner.logits, exits.logits = lambda hidden: pay(costs.tail(len(hidden)), tail, hidden), lens
+
+
+def spent_on(gate, shares, width: int, count: int) -> float:
+    """The mean price of a round with this gate, as it is paid."""
+    target = deep()
+    built = drafter(target, [depth for depth, _, _ in shares], width=width, kind=Scripted)
+    built.gate = gate
+    meter, seq, prices = Metered(target, built, DEAR), request(PROMPTS["short"], count), []
+    for _ in engine.rounds(target, built, match, [seq]):
+        if seq.room > width:  # a draft near the end is cut short
+            prices.append(meter.spent)
+        meter.spent = 0.0
+    return sum(prices) / len(prices)
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize(("shares", "depth"), [([(2, 0.0, 0.0)], 9), ([(2, 1.0, 0.0)], 2), ([(2, 0.0, 0.0), (4, 1.0, 0.0)], 4)])
+def test_the_model_prices_scripted_rounds_as_they_are_paid(shares, depth, width):
+    got = spent_on(lambda token, at: at == depth, shares, width, 24)
+    assert expected(shares, width, DEAR)[1] == pytest.approx(got), f"exits {shares}, width {width}"
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_model_prices_random_rounds_as_they_are_paid_on_average(width):
+    shares, dice = [(1, 0.3, 0.0), (3, 0.3, 0.0), (5, 0.2, 0.0)], random.Random(0)
+    chances = {1: 0.3, 3: 0.3 / 0.7, 5: 0.5}
+    got = spent_on(lambda token, at: dice.random() < chances[at], shares, width, 300)
+    assert expected(shares, width, DEAR)[1] == pytest.approx(got, rel=0.04), f"width {width}: paid {got:.2f} a round"
 
 
 @pytest.mark.parametrize("width", [1, 4])
-@pytest.mark.parametrize("depth", [8, 16])
-def test_expected_tokens_and_cost_are_those_of_simulated_rounds(width, depth):
-    costs = Costs(1.0, 0.65, lambda nodes: 32 + nodes / 2)
-    shares = PROFILE.at(0.5, depth)
-    for what, got, want in zip(("tokens", "cost"), expected(shares, width, costs), simulated(shares, width, costs), strict=True):
-        assert got == pytest.approx(want, rel=0.01), f"{what}: {got:.3f} by the model and {want:.3f} simulated"
+def test_tokens_of_a_round_are_those_of_simulated_rounds(width):
+    dice, kept = random.Random(0), 0
+    for _ in range(20000):
+        kept += 1 + next((n for n in range(width) if dice.random() >= 0.55), width)
+    tokens = expected(PROFILE.at(0.5, 16), width, UNITS)[0]
+    assert tokens == pytest.approx(kept / 20000, rel=0.02)
 
 
 def test_the_example_of_the_specification():
@@ -87,3 +124,7 @@ def test_dear_heads_and_poor_drafts_want_a_narrow_draft():
 def test_a_depth_above_all_exits_is_refused():
     with pytest.raises(InvalidRequest, match="the exit depth is 4, and the first exit is after 8 layers"):
         best_bounds(PROFILE, UNITS, depth=4)
+
+
+def test_a_round_without_drafts_is_a_plain_one():
+    assert expected(PROFILE.at(0.8, 16), 0, UNITS) == (1.0, UNITS.plain)

@@ -132,7 +132,7 @@ def test_rows_that_others_join_need_one():
     slot = opened(target)
     made = passes(target)
     target.verify([TREE], [slot], (), [staircase(target, slot)])
-    assert made == [1, 1, 2, 1, 1, 3, 4], f"passes with {made} rows for three entries, a join, and the last entry and joins of the rest"
+    assert made == [1, 1, 2, 1, 1, 2, 4], f"passes with {made} rows: three entries and a join, then an entry and two joins"
 
 
 def test_rows_of_a_slot_that_has_moved_get_a_new_pass():
@@ -147,14 +147,17 @@ def test_rows_of_a_slot_that_has_moved_get_a_new_pass():
     assert far < 1e-4, f"logits are off by {far:.1e}"
 
 
-def test_other_tokens_at_the_same_positions_get_a_new_pass():
+def test_other_tokens_at_the_same_positions_get_new_passes():
     target = deep()
     slot = opened(target)
-    made, other = passes(target), Tree.chain([9, 9, 9, 9])
-    target.layers(range(2), [TREE], [slot])
+    made = passes(target)
+    staircase(target, slot)
+    first = list(made)
     target.cache.truncate(slot, len(PROMPT))
-    target.layers(range(2, 4), [other], [slot], target.layers(range(2), [other], [slot]))
-    assert made == [4, 4], f"passes with {made} rows"
+    both = Tree.chain([9, 9])
+    rows = [target.layers(range(2), [Tree.chain([9] * n)], [slot]) for n in (1, 2)]
+    target.layers(range(2, 4), [both], [slot], torch.cat(rows))
+    assert (first, made[len(first) :]) == ([1, 1, 2, 1], [1, 1, 2]), f"passes with {made} rows"
 
 
 def test_nothing_is_kept_of_rows_that_have_arrived():
@@ -186,6 +189,14 @@ def test_a_token_may_not_enter_in_the_middle():
     slot = opened(target)
     with pytest.raises(AssertionError, match="1 rows enter layer 2, and 0 are there"):
         target.layers(range(2, 4), [Tree.chain([1])], [slot], torch.zeros(1, 32))
+
+
+def test_a_token_that_goes_on_may_not_leave_out_a_layer():
+    target = deep()
+    slot = opened(target)
+    hidden = target.layers(range(2), [TREE], [slot])
+    with pytest.raises(AssertionError, match=r"rows that enter layer 3 have been through \[2, 2, 2, 2\] layers"):
+        target.layers(range(3, 4), [TREE], [slot], hidden)
 
 
 def test_rows_that_are_half_way_are_not_scratch():
