@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import PacelineError
-from ..heads.exit_settings import parsed as exit_settings_of
-from ..lossy import parsed
 from . import common, options
 from .console import Progress, fail, stderr, write
 
@@ -62,6 +60,7 @@ class Conversation:
 
 
 def main(
+    context: typer.Context,
     model: options.Model = common.EMBEDDED,
     method: options.Method = "auto",
     draft_model: options.DraftModel = None,
@@ -96,16 +95,11 @@ def main(
     draft_weights: options.DraftWeights = None,
 ) -> None:
     """Talk with a model: one line is one turn. /reset starts over; /exit or Ctrl-D ends; Ctrl-C stops an answer."""
-    models = common.Models(model, draft_model, dtype, device, revision, weights, draft_weights)
-    lossy = rule_mode, memory, thresholds, parsed(rule_settings or [])
-    others: dict[str, Any] = {"profile": profile, "exits": exits, "exit_settings": exit_settings_of(exit_settings or [])}
-    plan = common.Plan(common.with_rule(method, rule), num_speculative_tokens, budget, shape, head, *lossy, **others)
+    models, plan = common.chosen(context.params)
     common.check(models, plan, stream=stream, as_json=as_json)
     with Progress() as progress:
         progress("starting")
-        params = common.sampling_params(
-            max_new_tokens, temperature, repetition_penalty, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=stop
-        )
+        params = common.sampling_params(context.params)
         session = common.open_session(models, plan, params, progress)
     _talk(Conversation(session, system), live=common.streams(stream, as_json), stats=stats, as_json=as_json)
 

@@ -6,12 +6,14 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
+from ..heads.exit_settings import parsed as exit_settings_of
 from ..heads.shipped import exits_folder, head_folder
+from ..lossy import parsed
 from ..methods import DRAFTERS, RULES, Options, parse, split_rule
 from ..methods import check as check_options
 from .console import Progress, quiet_transformers
@@ -74,7 +76,16 @@ class Session:
     method: str
 
 
-def with_rule(method: str, rule: str | None) -> str:
+def chosen(given: Mapping[str, Any]) -> tuple[Models, Plan]:
+    """What the options of a command that answers prompts name: models and method. Raises InvalidRequest for what cannot be read."""
+    told = {f.name: given[f.name] for f in fields(Plan)}
+    told["method"] = _with_rule(given["method"], given["rule"])
+    told["rule_settings"] = parsed(given["rule_settings"] or [])
+    told["exit_settings"] = exit_settings_of(given["exit_settings"] or [])
+    return Models(**{f.name: given[f.name] for f in fields(Models)}), Plan(**told)
+
+
+def _with_rule(method: str, rule: str | None) -> str:
     """The method's name with `--rule`. Raises InvalidRequest if it names one already."""
     if rule is None:
         return method
@@ -139,35 +150,24 @@ def streams(stream: bool | None, as_json: bool) -> bool:
     return not as_json and (sys.stdout.isatty() if stream is None else stream)
 
 
-def sampling_params(
-    max_new_tokens: int,
-    temperature: float,
-    repetition_penalty: float,
-    *,
-    top_p: float | None,
-    top_k: int | None,
-    min_p: float | None,
-    seed: int | None,
-    stop: list[str] | None,
-) -> SamplingParams:
-    """Sampling settings. A seed is chosen if sampling needs one, so that a report can name it.
+def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
+    """Sampling settings by a command's options. A seed is chosen if sampling needs one, so that a report can name it.
 
     Raises InvalidRequest for a bad value, and for sampling options at temperature 0.
     """
-    sampling = {"top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed}
-    if temperature == 0 and (idle := [name for name, value in sampling.items() if value is not None]):
-        raise InvalidRequest(f"{_flags(idle)} no effect at temperature 0 (greedy decoding); set --temperature or leave it out")
+    told = {name: given[name] for name in ("top_p", "top_k", "min_p", "seed") if given.get(name) is not None}
+    if given["temperature"] == 0 and told:
+        raise InvalidRequest(f"{_flags([*told])} no effect at temperature 0 (greedy decoding); set --temperature or leave it out")
     from ..sampling import SamplingParams
 
+    if given["temperature"] > 0:
+        told.setdefault("seed", secrets.randbelow(2**31))
     return SamplingParams(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_p=1.0 if top_p is None else top_p,
-        top_k=top_k or 0,
-        min_p=min_p or 0.0,
-        repetition_penalty=repetition_penalty,
-        seed=secrets.randbelow(2**31) if seed is None and temperature > 0 else seed,
-        stop=tuple(stop or ()),
+        max_new_tokens=given["max_new_tokens"],
+        temperature=given["temperature"],
+        repetition_penalty=given.get("repetition_penalty", 1.0),
+        stop=tuple(given.get("stop") or ()),
+        **told,
     )
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import InvalidRequest
-from ..heads.exit_settings import parsed as exit_settings_of
-from ..lossy import parsed
 from ..methods import parse
 from . import common, options
 from .console import Progress, write
@@ -25,6 +23,7 @@ Stats = Annotated[bool, typer.Option("--stats", help="Print statistics, and the 
 
 
 def main(
+    context: typer.Context,
     prompt: Prompt,
     model: options.Model = common.EMBEDDED,
     method: options.Method = "auto",
@@ -62,19 +61,14 @@ def main(
     draft_weights: options.DraftWeights = None,
 ) -> None:
     """Answer one prompt."""
-    models = common.Models(model, draft_model, dtype, device, revision, weights, draft_weights)
-    lossy = rule_mode, memory, thresholds, parsed(rule_settings or [])
-    others: dict[str, Any] = {"profile": profile, "exits": exits, "exit_settings": exit_settings_of(exit_settings or [])}
-    plan = common.Plan(common.with_rule(method, rule), num_speculative_tokens, budget, shape, head, *lossy, **others)
+    models, plan = common.chosen(context.params)
     common.check(models, plan, stream=stream, as_json=as_json)
     if system is not None and not chat:
         raise InvalidRequest("--system has no effect with --raw; leave one of them out")
     text = common.read_prompt(prompt)
     with Progress() as progress:
         progress("starting")
-        params = common.sampling_params(
-            max_new_tokens, temperature, repetition_penalty, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=stop
-        )
+        params = common.sampling_params(context.params)
         session = common.open_session(models, plan, params, progress)
         shown = {"live": common.streams(stream, as_json), "stats": stats, "as_json": as_json}
         _answer(session, _encode(session, text, system, chat), progress, record=record, **shown)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InvalidRequest
-from ..heads.exit_settings import parsed as exit_settings_of
-from ..lossy import parsed
 from . import common, options
 from .console import Progress, stderr
 from .generate import Chat, Prompt
@@ -22,6 +20,7 @@ MOST = 2000  # tokens: a page holds every node of every round
 
 
 def main(
+    context: typer.Context,
     prompt: Prompt,
     model: options.Model = common.EMBEDDED,
     method: options.Method = "auto",
@@ -52,10 +51,7 @@ def main(
     draft_weights: options.DraftWeights = None,
 ) -> None:
     """Answer one prompt and write a page that shows each round: the draft, what target and draft thought, and what was kept."""
-    models = common.Models(model, draft_model, dtype, device, revision, weights, draft_weights)
-    lossy = rule_mode, memory, thresholds, parsed(rule_settings or [])
-    others: dict[str, Any] = {"profile": profile, "exits": exits, "exit_settings": exit_settings_of(exit_settings or [])}
-    plan = common.Plan(common.with_rule(method, rule), num_speculative_tokens, budget, shape, head, *lossy, **others)
+    models, plan = common.chosen(context.params)
     common.check(models, plan, stream=None, as_json=False)
     if max_new_tokens > MOST:
         raise InvalidRequest(f"--max-new-tokens is {max_new_tokens}; a page takes at most {MOST}")
@@ -64,7 +60,7 @@ def main(
     text = common.read_prompt(prompt)
     with Progress() as progress:
         progress("starting")
-        params = common.sampling_params(max_new_tokens, temperature, 1.0, top_p=top_p, top_k=top_k, min_p=None, seed=seed, stop=None)
+        params = common.sampling_params(context.params)
         session = common.open_session(models, plan, params, progress)
         story = _told(session, text, chat, progress)
     from ..trace.write import write
