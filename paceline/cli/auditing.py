@@ -7,14 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
-
 from ..bench import audit, environment, suites
 from ..bench.audit import Plan, Report
 from ..bench.given import read_laws
 from ..bench.run import encode_all
-from ..bench.verdict import Advance
 from ..errors import InvalidRequest
 from ..heads.exit_settings import parsed as exit_settings_of
 from ..heads.shipped import exits_folder
@@ -23,7 +19,7 @@ from ..methods import Options, build_rule, check, parse
 from ..targets.hf import HFTarget
 from ..targets.load import check_same_tokenizer, load, load_draft, resolve
 from .common import EMBEDDED
-from .console import Progress, quiet_transformers, stderr
+from .console import Progress, counting, quiet_transformers
 
 Given = dict[str, Any]  # the options that were given, by name
 
@@ -36,7 +32,7 @@ def on_laws(file: Path, rule: str | None, width: int | None, given: Given, sizes
         raise InvalidRequest("--laws needs --rule and --width, the number of children per node")
     parse(f"draft_model/{rule}")
     p, q = read_laws(file)
-    with _Bars() as advance:
+    with counting() as advance:
         made = audit.audit_laws(build_rule(rule), p, q, width, advance=advance, **sizes)
     return made | _about({"laws": file, "rule": rule, "width": width, **sizes}, None)
 
@@ -59,7 +55,7 @@ def decoded(rule: str | None, given: Given, sizes: Given) -> Report:
     with Progress() as say:
         target, draft = _load(given, say)
     encoded = dict(zip((p.id for p in prompts), encode_all(target, prompts), strict=True))
-    with _Bars() as advance:
+    with counting() as advance:
         made = audit.audit(target, method, replace(options, draft_model=draft), encoded, plan, advance)
     settings = {"model": EMBEDDED, "limit": audit.LIMIT, **given, **vars(plan), "method": method}
     return made | {"prompts": list(encoded)} | _about(settings, target)
@@ -119,22 +115,3 @@ def _about(settings: Given, target: HFTarget | None) -> Report:
         shown["dtype"] = str(target.dtype).removeprefix("torch.")
         made["hardware"] = environment.hardware(target.device)
     return made | {"command": environment.typed_as("paceline")}
-
-
-class _Bars:
-    """One bar for each thing that takes long, on a terminal."""
-
-    def __enter__(self) -> Advance:
-        columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-        console, self._tasks = stderr(), dict[str, Any]()
-        self._bars = Bar(*columns, console=console, refresh_per_second=1, transient=True, disable=not console.is_terminal)
-        self._bars.start()
-        return self._advance
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def _advance(self, doing: str, done: int, of: int) -> None:
-        if doing not in self._tasks:
-            self._tasks[doing] = self._bars.add_task(doing, total=of)
-        self._bars.update(self._tasks[doing], completed=done)

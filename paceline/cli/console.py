@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
 
@@ -57,12 +58,27 @@ def publish(made: Report, show: Callable[[Report, Console], object], file: Path 
 
 
 def bars() -> Bars:
-    """Bars for counted work, on stderr while their block runs."""
+    """Bars for counted work, on stderr while their block runs, if that is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Bars(*columns, console=stderr(), refresh_per_second=1, transient=True)  # seldom: decoding needs the processor
+    console = stderr()  # refreshed seldom: decoding needs the processor
+    return Bars(*columns, console=console, refresh_per_second=1, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each thing that is counted: call it with what is being done, how much of it is done, and of how much."""
+    with bars() as bar:
+        tasks: dict[str, Any] = {}
+
+        def advance(doing: str, done: int, of: int) -> None:
+            if doing not in tasks:
+                tasks[doing] = bar.add_task(doing)
+            bar.update(tasks[doing], completed=done, total=of)
+
+        yield advance
 
 
 def fail(message: str) -> int:

@@ -11,15 +11,12 @@ from ..heads.exit_settings import parsed as exit_settings_of
 from ..lossy import parsed
 from . import common, options
 from .bench import Methods
-from .console import Progress, bars, publish, quiet_transformers, report_file, stderr
+from .console import publish, report_file
+from .solving import solved
 
 if TYPE_CHECKING:
-    from ..bench.journal import Journal
-    from ..bench.lineup import Lineup
     from ..bench.report import Report
-    from ..quality.evaluate import Grades
     from ..quality.plan import Plan
-    from ..quality.problems import Problem
 
 Task = Annotated[str, typer.Option(help="gsm8k, math500, humaneval or mbpp.")]
 Prompts = Annotated[
@@ -92,36 +89,13 @@ def main(
 
 
 def _evaluate(plan: Plan, file: Path | None) -> Report:
-    from ..bench import environment, report
-    from ..bench.journal import Journal
+    from ..quality import evaluate
     from ..quality.report import build
 
     layers = plan.require()
-    chosen = plan.problems(stderr().print)
-    journal = Journal(file, plan.fingerprint(chosen, versions=environment.versions(), code=environment.code()))
-    if journal.resumed:
-        stderr().print(f"going on after {journal.resumed} decodes that are in {journal.file}")
-    lineup, grades = _answer(plan, chosen, journal)
-    made = build(plan, lineup, chosen, journal.rows, grades, layers)
-    if file is not None:
-        report.write(made, file)
-        journal.close()
-    return made
-
-
-def _answer(plan: Plan, chosen: list[Problem], journal: Journal) -> tuple[Lineup, Grades]:
-    from ..bench.lineup import load_models
-    from ..quality import evaluate
-
-    quiet_transformers()
-    with Progress() as say:
-        models = load_models(plan.settings, say)
-    with bars() as bar:
-        tasks = {name: bar.add_task(name, total=None) for name in ("decoding", "grading")}
-
-        def advance(doing: str, done: int, of: int) -> None:
-            bar.update(tasks[doing], completed=done, total=of)
-
-        lineup = evaluate.decode_all(plan, models, chosen, journal, advance)
-        answers = evaluate.texts(journal.rows, models[0])
-        return lineup, evaluate.grade_all(plan, chosen, answers, advance)
+    return solved(
+        plan,
+        file,
+        lambda models, chosen, journal, advance: evaluate.decode_all(plan, models, chosen, journal, advance),
+        lambda lineup, chosen, rows, grades: build(plan, lineup, chosen, rows, grades, layers),
+    )

@@ -9,15 +9,11 @@ from ..errors import InvalidRequest
 from ..heads.exit_settings import parsed as exit_settings_of
 from ..lossy import parsed
 from .common import EMBEDDED
-from .console import Progress, bars, quiet_transformers, stderr
+from .solving import solved
 
 if TYPE_CHECKING:
-    from ..bench.journal import Journal
-    from ..bench.lineup import Lineup
     from ..bench.report import Report
-    from ..quality.evaluate import Grades
     from ..quality.plan import Plan
-    from ..quality.problems import Problem
     from ..quality.sweep import Sweep
 
 PROBLEMS = 50  # unless --limit says otherwise
@@ -30,10 +26,8 @@ _SETTINGS = (
 
 def swept(method: str, sweep: str, task: str | None, given: dict[str, Any], file: Path | None) -> Report:
     """Decode and grade every point. With a file, one that was cut short goes on. Bad input is refused before a model is loaded."""
-    from ..bench import environment, report
-    from ..bench.journal import Journal
     from ..quality import sweep_report
-    from ..quality.sweep import Sweep, check
+    from ..quality.sweep import Sweep, check, run_sweep
 
     if task is None:
         raise InvalidRequest("--sweep needs --task, gsm8k, math500, humaneval or mbpp: a price is paid in answers")
@@ -41,19 +35,13 @@ def swept(method: str, sweep: str, task: str | None, given: dict[str, Any], file
     plan = _plan(asked, task, given)
     check(plan, asked)
     plan.require()
-    chosen = plan.problems(stderr().print)
-    mark = plan.fingerprint(
-        chosen, sweep=[asked.method, asked.setting, *asked.values], versions=environment.versions(), code=environment.code()
+    return solved(
+        plan,
+        file,
+        lambda models, chosen, journal, advance: run_sweep(plan, asked, models, chosen, journal, advance),
+        lambda lineup, chosen, rows, grades: sweep_report.build(plan, asked, lineup, chosen, rows, grades),
+        sweep=[asked.method, asked.setting, *asked.values],
     )
-    journal = Journal(file, mark)
-    if journal.resumed:
-        stderr().print(f"going on after {journal.resumed} decodes that are in {journal.file}")
-    lineup, grades = _answer(plan, asked, chosen, journal)
-    made = sweep_report.build(plan, asked, lineup, chosen, journal.rows, grades)
-    if file is not None:
-        report.write(made, file)
-        journal.close()
-    return made
 
 
 def _plan(sweep: Sweep, task: str, given: dict[str, Any]) -> Plan:
@@ -74,22 +62,3 @@ def _plan(sweep: Sweep, task: str, given: dict[str, Any]) -> Plan:
         **chosen,
     )
     return Plan(task, settings)
-
-
-def _answer(plan: Plan, sweep: Sweep, chosen: list[Problem], journal: Journal) -> tuple[Lineup, Grades]:
-    from ..bench.lineup import load_models
-    from ..quality import evaluate
-    from ..quality.sweep import run_sweep
-
-    quiet_transformers()
-    with Progress() as say:
-        models = load_models(plan.settings, say)
-    with bars() as bar:
-        tasks = {name: bar.add_task(name, total=None) for name in ("decoding", "decoding controls", "grading")}
-
-        def advance(doing: str, done: int, of: int) -> None:
-            bar.update(tasks[doing], completed=done, total=of)
-
-        lineup = run_sweep(plan, sweep, models, chosen, journal, advance)
-        answers = evaluate.texts(journal.rows, models[0])
-        return lineup, evaluate.grade_all(plan, chosen, answers, advance)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import common, options
-from .console import Progress, bars, publish, quiet_transformers, report_file, stderr
+from .console import Progress, counting, publish, quiet_transformers, report_file, stderr
 
 if TYPE_CHECKING:
     from ..bench.suites import Prompt
@@ -72,12 +72,5 @@ def _tune(target: HFTarget, told: Options, prompts: list[Prompt], max_new_tokens
     from ..tune.run import tune
 
     encoded = dict(zip((p.id for p in prompts), encode_all(target, prompts), strict=True))
-    with bars() as bar:
-        tasks: dict[str, Any] = {}
-
-        def tell(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done)
-
+    with counting() as tell:
         return tune(target, encoded, told, max_new_tokens=max_new_tokens, tell=tell)
