@@ -57,7 +57,7 @@ def test_a_loaded_model_gives_the_logits_of_the_saved_one(saved, weights):
     ],
 )
 def test_weights_are_held_as_asked(saved, weights, dtype, kind):
-    layer = load(str(saved), dtype=dtype, weights=weights).model.model.layers[0].self_attn.q_proj
+    layer = load(str(saved), dtype=dtype, weights=weights).model.model.layers[0].self_attn.o_proj
     assert type(layer) is kind, f"weights {weights} are held by {type(layer).__name__}"
 
 
@@ -65,7 +65,7 @@ def test_weights_are_held_as_asked(saved, weights, dtype, kind):
     ("dtype", "kind"), [pytest.param("bfloat16", Int4Linear, marks=four_bits), pytest.param("float32", Int8Linear, marks=eight_bits)]
 )
 def test_a_draft_model_is_rounded_where_that_is_quicker(saved, dtype, kind):
-    layer = load_draft(str(saved), dtype=dtype, device="cpu").model.model.layers[0].self_attn.q_proj
+    layer = load_draft(str(saved), dtype=dtype, device="cpu").model.model.layers[0].self_attn.o_proj
     assert type(layer) is kind, f"a {dtype} draft is held by {type(layer).__name__}"
 
 
