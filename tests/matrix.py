@@ -82,7 +82,7 @@ class Fitful:
         self.now, self.scale, self._lots = 0.0, scale, random.Random(0)
 
     def __call__(self) -> float:
-        self.now += self.scale * self._lots.choice([0, 0, 1, 10, 100])
+        self.now += self.scale * self._lots.choice([0, 1, 3])
         return self.now
 
 

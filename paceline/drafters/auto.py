@@ -27,6 +27,8 @@ from .pool import Pool, root_only
 
 BUDGET = 32  # most nodes of a sequence's tree
 FREE = 0.02  # a draft that costs less than this part of a plain round is made in every round
+OPENING = 2  # plain rounds at the beginning, since the price of a plain round is what all else is compared with
+SURE = 1.0  # tokens beyond its price that a free draft must promise while a loss is made up, and those of the loss on top
 CLEAR, STALE = 1.15, 64  # below such a speed-up one round in so many is plain, so that the comparison rests on a fresh figure
 
 
@@ -165,9 +167,12 @@ class AutoDrafter:
                 pool.add(self._ask(part, seqs, range(len(seqs))))
             else:
                 dear.append(part)
-        if self._account.slack < 0 or (self._since_plain >= STALE and self._account.speedup < CLEAR):
+        stale = self._since_plain >= STALE and self._account.speedup < CLEAR
+        debt = max(0.0, -self._account.slack) / plain
+        if self.rounds < OPENING or stale or (debt and pool.value() < SURE + debt):
             return [root_only(seq) for seq in seqs]
-        self._ask_dear(dear, seqs, pool)
+        if not debt:
+            self._ask_dear(dear, seqs, pool)
         return pool.best()
 
     def _ask_dear(self, parts: Sequence[Part], seqs: Sequence[Request], pool: Pool) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from paceline import engine
 from paceline.cost import CostCurve
-from paceline.drafters.auto import AutoDrafter
+from paceline.drafters.auto import OPENING, AutoDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.part import Part
 from paceline.rules.match import match
@@ -68,6 +68,24 @@ def test_good_drafts_are_used_nearly_as_if_nothing_else_were(rate, seconds):
     alone.follow(alone.right(rate, seconds=seconds))
     world.run(world.right(rate, seconds=seconds))
     assert world.clock.now <= 1.05 * alone.clock.now, f"{world.clock.now:.1f} s, and {alone.clock.now:.1f} s with the drafter alone"
+
+
+@pytest.mark.parametrize("wrong", [10, 16, 24])
+def test_after_a_bad_beginning_a_free_drafter_may_win_it_back(wrong):
+    """A short answer that repeats itself from some place on. By then wrong drafts and a useless dear drafter have used up the credit."""
+    world = World(CostCurve((1, 5, 64), (1.0, 1.4, 16.0)), texts=[text(70)])
+    world.run(world.right(lambda place: 0.0 if place < 4 + wrong else 1.0), world.right(0.0, seconds=0.3))
+    assert world.slowdown < 0.72, f"{world.slowdown:.2f} times the seconds of plain decoding"
+
+
+@pytest.mark.parametrize("slower", [0.8, 1.3])
+def test_what_a_plain_round_takes_is_known_before_anything_is_compared_with_it(slower):
+    world = World(CostCurve((1, 8), (slower, slower)), texts=[text(OPENING + 2)])
+    auto = AutoDrafter([Part("a", world.right(0.9), {1: 0.0})], {1: FLAT}, clock=world.clock)
+    world.follow(auto)
+    sizes = [len(row[0]) for row in world.trees[: OPENING + 1]]
+    assert sizes[:-1] == [1] * OPENING and sizes[-1] > 1, f"trees of {sizes} nodes"
+    assert auto._cost(1)(1) == pytest.approx(slower, rel=0.12), f"{auto._cost(1)(1):.2f} s for {slower} s"
 
 
 def test_of_two_drafters_of_one_price_the_better_is_asked():
@@ -159,7 +177,8 @@ def test_what_comes_in_the_next_turn_says_nothing_of_the_last_round():
     part = Part("a", world.right(0.5), {1: 0.0})
     auto, seq = AutoDrafter([part], {1: FLAT}, clock=world.clock), Request([1, 2, 3], SamplingParams())
     seq.slot = 0
-    assert len(auto.propose([seq])[0].tree) > 1
+    sizes = [len(auto.propose([seq])[0].tree) for _ in range(OPENING + 1)]
+    assert sizes[:-1] == [1] * OPENING and sizes[-1] > 1, f"trees of {sizes} nodes"
     seq.restart(list(range(40)), SamplingParams())
     auto.propose([seq])
     assert (sum(map(sum, part.claims.counts)), auto.report["speedup_by_own_clock"]) == (0, None)
