@@ -15,8 +15,12 @@ from .console import publish, report_file
 from .solving import solved
 
 if TYPE_CHECKING:
+    from ..bench.journal import Journal
+    from ..bench.lineup import Lineup
     from ..bench.report import Report
+    from ..quality.evaluate import Advance, Models
     from ..quality.plan import Plan
+    from ..quality.problems import Problem
 
 Task = Annotated[str, typer.Option(help="gsm8k, math500, humaneval or mbpp.")]
 Prompts = Annotated[
@@ -28,6 +32,10 @@ Hub = Annotated[bool, typer.Option("--hub", help="Load the problems with the pac
 Limit = Annotated[int | None, typer.Option(help="Problems, spread evenly over the file.")]
 Chat = Annotated[bool, typer.Option("--chat/--raw", help="Put the problem into the model's chat template, or let the model continue it.")]
 OnBadLine = Annotated[str, typer.Option(help="stop or skip, at a line that is no prompt or has no reference answer.")]
+Against = Annotated[
+    Path | None,
+    typer.Option(help="An earlier evaluation of the same problems (its --json file): all methods are compared with its first one."),
+]
 Json = Annotated[
     str | None,
     typer.Option(
@@ -64,6 +72,7 @@ def main(
     exit_settings: options.ExitSettings = None,
     chat: Chat = True,
     on_bad_line: OnBadLine = "stop",
+    against: Against = None,
     json: Json = None,
 ) -> None:
     """Solve problems with reference answers, and compare methods on them: accuracy, speed, and whether a difference may be chance.
@@ -85,17 +94,30 @@ def main(
     file = report_file(json)
     from ..quality.table import show
 
-    publish(_evaluate(plan, file), show, file, to_stdout=json == "-")
+    publish(_evaluate(plan, file, against), show, file, to_stdout=json == "-")
 
 
-def _evaluate(plan: Plan, file: Path | None) -> Report:
+def _evaluate(plan: Plan, file: Path | None, against: Path | None) -> Report:
     from ..quality import evaluate
+    from ..quality.against import read
     from ..quality.report import build
 
     layers = plan.require()
+    earlier = None
+
+    def check(chosen: list[Problem]) -> None:
+        nonlocal earlier
+        earlier = read(against, plan, chosen) if against else None
+
+    def decode(models: Models, chosen: list[Problem], journal: Journal, advance: Advance) -> Lineup:
+        if earlier:
+            earlier.require_dtype(str(models[0].dtype).removeprefix("torch."))
+        return evaluate.decode_all(plan, models, chosen, journal, advance)
+
     return solved(
         plan,
         file,
-        lambda models, chosen, journal, advance: evaluate.decode_all(plan, models, chosen, journal, advance),
-        lambda lineup, chosen, rows, grades: build(plan, lineup, chosen, rows, grades, layers),
+        decode,
+        lambda lineup, chosen, rows, grades: build(plan, lineup, chosen, rows, grades, layers, earlier=earlier),
+        check=check,
     )

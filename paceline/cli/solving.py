@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     Build = Callable[[Lineup, list[Problem], list[dict[str, Any]], Grades], Report]
 
 
-def solved(plan: Plan, file: Path | None, decode: Decode, build: Build, **also: Any) -> Report:
+def solved(
+    plan: Plan, file: Path | None, decode: Decode, build: Build, *, check: Callable[[list[Problem]], Any] = len, **also: Any
+) -> Report:
     """The report, written to the file if there is one. `also` marks what was asked besides the plan: decodes of another mark are refused.
 
-    Bad input is refused before a model is loaded.
+    Bad input is refused before a model is loaded; `check` looks at the problems then, and raises.
     """
     from ..bench import environment, report
     from ..bench.journal import Journal
@@ -31,6 +33,7 @@ def solved(plan: Plan, file: Path | None, decode: Decode, build: Build, **also: 
     from ..quality import evaluate
 
     chosen = plan.problems(stderr().print)
+    check(chosen)
     journal = Journal(file, plan.fingerprint(chosen, versions=environment.versions(), code=environment.code(), **also))
     if journal.resumed:
         stderr().print(f"going on after {journal.resumed} decodes that are in {journal.file}")

@@ -12,6 +12,7 @@ from ..bench.journal import Row
 from ..bench.lineup import Lineup
 from ..bench.report import Report
 from ..rules import ledger
+from .against import Earlier
 from .evaluate import Grades
 from .plan import Plan
 from .problems import Problem
@@ -21,21 +22,35 @@ from .score import FORMULAS, paired, wilson
 _QUIET = 0.1  # cores
 
 
-def build(plan: Plan, lineup: Lineup, chosen: Sequence[Problem], rows: Sequence[Row], grades: Grades, layers: Sequence[str] = ()) -> Report:
-    """Everything, as strict JSON would have it."""
+def build(
+    plan: Plan,
+    lineup: Lineup,
+    chosen: Sequence[Problem],
+    rows: Sequence[Row],
+    grades: Grades,
+    layers: Sequence[str] = (),
+    *,
+    earlier: Earlier | None = None,
+) -> Report:
+    """Everything, as strict JSON would have it. With an earlier evaluation, its first method is the one to compare with."""
     ids, first = [p.id for p in chosen], plan.settings.methods[0]
     lines = [line_of(plan, run, ids, summary.of_run(rows, run.name), grades[run.name], lineup.target.eos_token_ids) for run in lineup.runs]
     outputs = {line["method"]: _tokens(summary.of_run(rows, line["method"])) for line in lines}
+    right = {line["method"]: _right(grades[line["method"]], ids) for line in lines}
+    base_tokens = earlier.tokens if earlier else outputs[first]
+    base_right = [earlier.right[i] for i in ids] if earlier else right[first]
     for line in lines:
-        differ = sum(outputs[line["method"]][i] != outputs[first][i] for i in ids)
+        differ = sum(outputs[line["method"]][i] != base_tokens[i] for i in ids)
         line["different"] = None if plan.settings.temperature else differ  # draws differ anyhow
-        line["vs_first"] = None if line["method"] == first else paired(_right(grades[first], ids), _right(grades[line["method"]], ids))
+        is_base = not earlier and line["method"] == first
+        line["vs_first"] = None if is_base else paired(base_right, right[line["method"]])
     return {
         "task": plan.task,
         "problems": len(ids),
-        "first": first,
+        "first": earlier.method if earlier else first,
+        "against": earlier.origin if earlier else None,
         "methods": lines,
-        "remarks": remarks(plan, lines, layers),
+        "remarks": remarks(plan, lines, layers, earlier.method if earlier else first),
         "formulas": FORMULAS,
         "sandbox": {"layers": list(layers), "missing": [x for x in KERNEL if x not in layers]} if plan.kind.code else None,
         **about(plan, lineup),
@@ -91,8 +106,8 @@ def about(plan: Plan, lineup: Lineup) -> Report:
     }
 
 
-def remarks(plan: Plan, lines: Sequence[Report], layers: Sequence[str]) -> list[str]:
-    """What a reader must not miss."""
+def remarks(plan: Plan, lines: Sequence[Report], layers: Sequence[str], first: str) -> list[str]:
+    """What a reader must not miss. `first` is the method that others are compared with."""
     found = []
     for line in lines:
         name, versus = line["method"], line["vs_first"]
@@ -102,7 +117,7 @@ def remarks(plan: Plan, lines: Sequence[Report], layers: Sequence[str]) -> list[
             )
         if versus and versus["p_value"] < 0.05:
             verb = "MORE" if versus["difference"] > 0 else "FEWER"
-            found.append(f"{name} solves {verb} problems than {lines[0]['method']}: p = {versus['p_value']:.3g}, before any correction.")
+            found.append(f"{name} solves {verb} problems than {first}: p = {versus['p_value']:.3g}, before any correction.")
         if 2 * line["cut_short"] > sum(line["outcomes"].values()):
             found.append(
                 f"{line['cut_short']} answers of {name} were cut short at {plan.settings.max_new_tokens} tokens; raise --max-new-tokens."

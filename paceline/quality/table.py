@@ -13,8 +13,9 @@ def show(report: Report, console: Console) -> None:
     """Accuracy and speed of each method, each against the first, how answers ended, remarks and formulas."""
     lines = report["methods"]
     console.print(f"{report['task']}, {report['problems']} problems", _methods(lines), "", sep="\n")
-    if len(lines) > 1:
-        console.print(f"against {report['first']}, on the same problems", _pairs(lines), "", sep="\n")
+    if any(line["vs_first"] for line in lines):
+        where = f" in {report['against']['file']}" if report["against"] else ""
+        console.print(f"against {report['first']}{where}, on the same problems", _pairs(lines), "", sep="\n")
     for line in lines:
         console.print(f"{line['method']}: " + ", ".join(f"{n} {kind}" for kind, n in sorted(line["outcomes"].items(), key=lambda x: -x[1])))
     for line in lines:
@@ -47,8 +48,9 @@ def _methods(lines: list[Report]) -> Table:
 
 def _pairs(lines: list[Report]) -> Table:
     table = Table("method", "both right", "only the first", "only this", "neither", "difference [95%]", "McNemar p", box=None)
-    for line in lines[1:]:
-        versus = line["vs_first"]
+    for line in lines:
+        if (versus := line["vs_first"]) is None:
+            continue
         low, high = versus["difference_interval"]
         counts = (str(versus[name]) for name in ("both", "only_first", "only_this", "neither"))
         table.add_row(line["method"], *counts, f"{versus['difference']:+.1%} [{low:+.1%}, {high:+.1%}]", f"{versus['p_value']:.3g}")

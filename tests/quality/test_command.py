@@ -203,3 +203,66 @@ def test_answers_that_reach_the_limit_are_counted(evaluate: Eval) -> None:
     found = strict(out)
     cut = sum(len(o["tokens"]) == LENGTH for r in found["rows"] for o in r["outputs"])
     assert found["methods"][0]["cut_short"] == cut > 0
+
+
+def test_later_methods_are_compared_with_an_earlier_evaluation(
+    evaluate: Eval, draft_model: str, known: tuple[Path, int], tmp_path: Path
+) -> None:
+    file, correct = known
+    earlier = tmp_path / "earlier.json"
+    assert evaluate("--methods", "none", "--json", str(earlier), file=file)[0] == 0
+    later = ("--methods", "lookup,draft_model", "--draft-model", draft_model, "--against", str(earlier))
+    _, out, err = evaluate(*later, "--json", "-", file=file)
+    assert out, err
+    found = strict(out)
+    assert (found["first"], found["against"]["file"]) == ("none", "earlier.json")
+    for line in found["methods"]:
+        pair = line["vs_first"]
+        assert (pair["both"], pair["neither"], line["different"]) == (correct, len(QUESTIONS) - correct, 0), line
+    _, out, err = evaluate(*later, file=file)
+    assert "against none in earlier.json" in out, err
+    assert all(line.split()[0] in out.partition("only this")[2] for line in ("lookup", "draft_model")), out
+
+
+def test_what_the_earlier_method_solved_is_what_its_report_says(evaluate: Eval, known: tuple[Path, int], tmp_path: Path) -> None:
+    file, correct = known
+    earlier = tmp_path / "earlier.json"
+    evaluate("--methods", "none", "--json", str(earlier), file=file)
+    changed = strict(earlier.read_text())
+    for grade in changed["grades"]:
+        grade["methods"]["none"]["outcome"] = "wrong"
+    changed["rows"][0]["outputs"][0]["tokens"].append(1)
+    earlier.write_text(json.dumps(changed))
+    _, out, err = evaluate("--methods", "none", "--against", str(earlier), "--json", "-", file=file)
+    assert out, err
+    line = strict(out)["methods"][0]
+    assert (line["vs_first"]["only_this"], line["vs_first"]["both"], line["different"]) == (correct, 0, 1), line
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--limit", "3"), "differ in 5 problems"),
+        (("--max-new-tokens", "5"), "had max_new_tokens 24, and this one has 5"),
+        (("--raw",), "had chat True, and this one has False"),
+        (("--temperature", "1"), "had temperature 0.0, and this one has 1.0"),
+        (("--dtype", "bfloat16"), "was made in float32, and this one would be in bfloat16"),
+    ],
+)
+def test_an_earlier_evaluation_of_something_else_is_refused(evaluate: Eval, tmp_path: Path, args: tuple[str, ...], words: str) -> None:
+    earlier = tmp_path / "earlier.json"
+    assert evaluate("--methods", "none", "--json", str(earlier))[0] == 0
+    code, out, err = evaluate("--methods", "none", "--against", str(earlier), *args)
+    assert (code, out, words in err) == (2, "", True), err
+    assert err.strip().splitlines()[-1].startswith("error: "), err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, "cannot be read"), ("{", "is no report"), ("[]", "is no report"), ("{}", "is no report")]
+)
+def test_a_file_that_is_no_evaluation_is_refused(evaluate: Eval, tmp_path: Path, text: str | None, words: str) -> None:
+    file = tmp_path / "no.json"
+    if text is not None:
+        file.write_text(text)
+    code, out, err = evaluate("--methods", "none", "--against", str(file))
+    assert (code, out, words in err) == (2, "", True), err

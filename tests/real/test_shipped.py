@@ -34,7 +34,9 @@ def decoded(target) -> dict[str, tuple[list[list[int]], Stats]]:
     for method, budget in (("none", None), ("jetspec", 16), ("lookup+jetspec", 16), ("specbound", None)):
         seqs = [api.request(target, p.turns[0], SamplingParams(max_new_tokens=40)) for p in prompts]
         stats = Stats()
-        for round_ in engine.stream(target, *methods.build(method, target, methods.Options(budget=budget, **told.get(method, {}))), seqs, 6):
+        for round_ in engine.stream(
+            target, *methods.build(method, target, methods.Options(budget=budget, **told.get(method, {}))), seqs, 6
+        ):
             stats.add(round_)
         found[method] = [s.output for s in seqs], stats
     return found
