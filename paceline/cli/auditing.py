@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,18 @@ from ..heads.shipped import exits_folder
 from ..lossy import parsed
 from ..methods import Options, build_rule, check, parse
 from ..targets.hf import HFTarget
-from ..targets.load import check_same_tokenizer, load, load_draft, resolve
-from .common import EMBEDDED
+from ..targets.load import check_same_tokenizer
+from .common import EMBEDDED, Models, flags, load_models
 from .console import Progress, counting, quiet_transformers
 
+_LOADED = ("model", "draft_model", "dtype", "draft_weights")
 Given = dict[str, Any]  # the options that were given, by name
 
 
 def on_laws(file: Path, rule: str | None, width: int | None, given: Given, sizes: Given) -> Report:
     """The audit of given laws. `given` are options of decoding, which have no effect here."""
     if given:
-        raise InvalidRequest(f"{_flags(given)} no effect with --laws, which decodes nothing; leave it out")
+        raise InvalidRequest(f"{flags(given)} no effect with --laws, which decodes nothing; leave it out")
     if rule is None or width is None:
         raise InvalidRequest("--laws needs --rule and --width, the number of children per node")
     parse(f"draft_model/{rule}")
@@ -53,7 +53,9 @@ def decoded(rule: str | None, given: Given, sizes: Given) -> Report:
     prompts = suites.choose(suites.read(given.get("prompts")), given.get("limit", audit.LIMIT))
     quiet_transformers()
     with Progress() as say:
-        target, draft = _load(given, say)
+        target, draft = load_models(Models(**{"model": EMBEDDED} | {name: given[name] for name in _LOADED if name in given}), say)
+        if draft is not None:
+            check_same_tokenizer(target, draft)
     encoded = dict(zip((p.id for p in prompts), encode_all(target, prompts), strict=True))
     with counting() as advance:
         made = audit.audit(target, method, replace(options, draft_model=draft), encoded, plan, advance)
@@ -64,7 +66,7 @@ def decoded(rule: str | None, given: Given, sizes: Given) -> Report:
 def refuse(idle: Given, where: str) -> None:
     """Raise InvalidRequest for options that were given and have no effect there."""
     if found := [name for name, value in idle.items() if value is not None]:
-        raise InvalidRequest(f"{_flags(found)} no effect {where}; leave it out")
+        raise InvalidRequest(f"{flags(found)} no effect {where}; leave it out")
 
 
 def method_of(rule: str | None, method: str | None) -> str:
@@ -77,25 +79,8 @@ def method_of(rule: str | None, method: str | None) -> str:
 def _plan(given: Given, sizes: Given) -> Plan:
     sampling = {name: given[name] for name in ("top_p", "top_k") if name in given} | sizes
     if given.get("temperature") == 0 and sampling:
-        raise InvalidRequest(f"{_flags(sampling)} no effect at temperature 0, where nothing is drawn; leave it out")
+        raise InvalidRequest(f"{flags(sampling)} no effect at temperature 0, where nothing is drawn; leave it out")
     return Plan(**sampling, **{name: given[name] for name in ("temperature", "max_new_tokens") if name in given})
-
-
-def _flags(names: Iterable[str]) -> str:
-    flags = ["--" + name.replace("_", "-") for name in names]
-    return f"{' and '.join(flags)} {'has' if len(flags) == 1 else 'have'}"
-
-
-def _load(given: Given, say: Progress) -> tuple[HFTarget, HFTarget | None]:
-    name, draft_name, dtype = given.get("model", EMBEDDED), given.get("draft_model"), given.get("dtype", "auto")
-    for each in filter(None, (name, draft_name)):
-        resolve(each, None, say)  # a folder that is not there is known before anything is loaded
-    target = load(name, dtype=dtype, progress=say)
-    if draft_name is None:
-        return target, None
-    draft = load_draft(draft_name, dtype=dtype, weights=given.get("draft_weights", "auto"), progress=say)
-    check_same_tokenizer(target, draft)
-    return target, draft
 
 
 def _about(settings: Given, target: HFTarget | None) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,12 +33,12 @@ class Models:
     """What to load, and how."""
 
     model: str
-    draft_model: str | None
-    dtype: str
-    device: str
-    revision: str | None
-    weights: str
-    draft_weights: str | None
+    draft_model: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    revision: str | None = None
+    weights: str = "auto"
+    draft_weights: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def check(models: Models, plan: Plan, *, stream: bool | None, as_json: bool) -> 
     options = Options(*told, profile=plan.profile, exits=plan.exits, exit_settings=plan.exit_settings, **plan.lossy)
     entries = [*(DRAFTERS[name] for name in drafters), *(RULES[name] for name in split_rule(rule)[1])]
     if idle := sorted(options.given() - frozenset().union(*(entry.options for entry in entries))):
-        raise InvalidRequest(f"{_flags(idle)} no effect with method {plan.method}; leave it out or choose another --method")
+        raise InvalidRequest(f"{flags(idle)} no effect with method {plan.method}; leave it out or choose another --method")
     if "draft_model" in drafters and models.draft_model is None:
         raise InvalidRequest("method draft_model needs a draft model; give one with --draft-model")
     if "jetspec" in drafters:
@@ -157,7 +157,7 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     """
     told = {name: given[name] for name in ("top_p", "top_k", "min_p", "seed") if given.get(name) is not None}
     if given["temperature"] == 0 and told:
-        raise InvalidRequest(f"{_flags([*told])} no effect at temperature 0 (greedy decoding); set --temperature or leave it out")
+        raise InvalidRequest(f"{flags(told)} no effect at temperature 0 (greedy decoding); set --temperature or leave it out")
     from ..sampling import SamplingParams
 
     if given["temperature"] > 0:
@@ -176,9 +176,10 @@ def messages(system: str | None = None, user: str | None = None) -> list[dict[st
     return [{"role": role, "content": text} for role, text in (("system", system), ("user", user)) if text is not None]
 
 
-def _flags(names: list[str]) -> str:
+def flags(names: Iterable[str]) -> str:
     """The options by these names, with the verb that fits."""
-    return f"{' and '.join('--' + name.replace('_', '-') for name in names)} {'has' if len(names) == 1 else 'have'}"
+    found = ["--" + name.replace("_", "-") for name in names]
+    return f"{' and '.join(found)} {'has' if len(found) == 1 else 'have'}"
 
 
 def open_session(models: Models, plan: Plan, params: SamplingParams, progress: Progress) -> Session:

@@ -10,6 +10,7 @@ import pytest
 
 from paceline import methods
 from paceline.cost import CostCurve
+from paceline.heads import exit_outlook
 from paceline.heads.exit_cost import Bounds, Costs, speedup
 
 from ..drafters.climbing import LAYERS, Scripted, deep, drafter
@@ -51,10 +52,10 @@ def test_speed_is_tokens_over_processor_time_beside_plain_decoding(script):
     assert (found["mean_acceptance_length"], found["acceptance_rate"]) == (2.0, pytest.approx(0.6667))
 
 
-def test_the_agreement_needed_is_where_the_model_reaches_the_speed(script):
-    need = script.needed(1.0, 9, 0.6, 2, COSTS)
+def test_the_agreement_needed_is_where_the_model_reaches_the_speed():
+    need = exit_outlook.needed(1.0, 9, 0.6, 2, COSTS)
     assert speedup([(9, 0.6, 0.6 * need)], 2, COSTS) >= 1 > speedup([(9, 0.6, 0.6 * (need - 0.01))], 2, COSTS)
-    assert script.needed(3.0, 9, 0.3, 1, COSTS) is None
+    assert exit_outlook.needed(3.0, 9, 0.3, 1, COSTS) is None
 
 
 def test_a_decode_behind_a_cached_prompt_counts_layers_and_leaves_the_prompt(script):
