@@ -16,6 +16,7 @@ import torch
 from ..errors import IncompatibleDraft, InvalidRequest, PacelineError, UnsupportedModel
 from .hf import HFTarget
 from .join import join_linears
+from .lean import make_lean
 from .pack import can_pack, pack
 from .quantize import can_quantize, quantize
 
@@ -65,6 +66,7 @@ def load(
         progress("packing weights for this CPU" if weights == "packed" else f"rounding draft weights to {BITS[weights]} bits")
         join_linears(loaded)
         pack(loaded, kind) if weights == "packed" else quantize(loaded, BITS[weights])
+        make_lean(target)
     return target
 
 

@@ -60,7 +60,7 @@ class HalfLinear(nn.Module):
         self.packed = torch.ops.quantized.linear_prepack_fp16(scaled, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = torch.ops.quantized.linear_dynamic_fp16(x * self.scale, self.packed)
+        out: torch.Tensor = torch.ops.quantized.linear_dynamic_fp16.default(x * self.scale, self.packed)
         return out
 
 
