@@ -70,6 +70,15 @@ def test_parameters_keep_their_names():
     assert names[0] == names[1]
 
 
+def test_a_lean_layer_says_of_itself_what_its_own_says():
+    target = joined(tiny.plain("qwen2"))
+    target.decoder_layers[1].attention_type = "sliding_attention"
+    make_lean(target)
+    assert isinstance(target.decoder_layers[1], LeanLayer)
+    assert target.decoder_layers[1].attention_type == "sliding_attention"
+    assert not hasattr(target.decoder_layers[1], "no_such_thing")
+
+
 @pytest.mark.parametrize("family", OTHERS)
 def test_other_kinds_of_layers_stay_as_they_are(family):
     assert not is_lean(lean(tiny.plain(family)))
