@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from ..targets.load import check_same_tokenizer
 from .common import EMBEDDED, Models, flags, load_models
 from .console import Progress, counting, quiet_transformers
 
-_LOADED = ("model", "draft_model", "dtype", "draft_weights")
 Given = dict[str, Any]  # the options that were given, by name
 
 
@@ -53,7 +52,7 @@ def decoded(rule: str | None, given: Given, sizes: Given) -> Report:
     prompts = suites.choose(suites.read(given.get("prompts")), given.get("limit", audit.LIMIT))
     quiet_transformers()
     with Progress() as say:
-        target, draft = load_models(Models(**{"model": EMBEDDED} | {name: given[name] for name in _LOADED if name in given}), say)
+        target, draft = load_models(Models(**{f.name: given[f.name] for f in fields(Models) if f.name in given}), say)
         if draft is not None:
             check_same_tokenizer(target, draft)
     encoded = dict(zip((p.id for p in prompts), encode_all(target, prompts), strict=True))

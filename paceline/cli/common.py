@@ -32,7 +32,7 @@ _OF_DRAFTERS = ("num_speculative_tokens", "budget", "shape", "head", "profile", 
 class Models:
     """What to load, and how."""
 
-    model: str
+    model: str = EMBEDDED
     draft_model: str | None = None
     dtype: str = "auto"
     device: str = "auto"

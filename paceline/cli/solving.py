@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def solved(
-    plan: Plan, file: Path | None, decode: Decode, build: Build, *, check: Callable[[list[Problem]], Any] = len, **also: Any
+    plan: Plan, file: Path | None, decode: Decode, build: Build, *, check: Callable[[list[Problem]], None] | None = None, **also: Any
 ) -> Report:
     """The report, written to the file if there is one. `also` marks what was asked besides the plan: decodes of another mark are refused.
 
@@ -33,7 +33,8 @@ def solved(
     from ..quality import evaluate
 
     chosen = plan.problems(stderr().print)
-    check(chosen)
+    if check is not None:
+        check(chosen)
     journal = Journal(file, plan.fingerprint(chosen, versions=environment.versions(), code=environment.code(), **also))
     if journal.resumed:
         stderr().print(f"going on after {journal.resumed} decodes that are in {journal.file}")

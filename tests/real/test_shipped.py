@@ -30,13 +30,18 @@ def decoded(target) -> dict[str, tuple[list[list[int]], Stats]]:
     """Outputs and counts of some methods on one built-in prompt of each kind."""
     prompts = suites.choose(suites.read(), 1)[:6]
     found = {}
-    told = {"specbound": {"num_speculative_tokens": 4, "exit_settings": {"threshold": 0.5, "depth": 15}}}  # else costs here would decide
-    for method, budget in (("none", None), ("jetspec", 16), ("lookup+jetspec", 16), ("specbound", None)):
+    options = {
+        "none": methods.Options(),
+        "jetspec": methods.Options(budget=16),
+        "lookup+jetspec": methods.Options(budget=16),
+        "specbound": methods.Options(
+            num_speculative_tokens=4, exit_settings={"threshold": 0.5, "depth": 15}
+        ),  # else costs here would decide
+    }
+    for method, told in options.items():
         seqs = [api.request(target, p.turns[0], SamplingParams(max_new_tokens=40)) for p in prompts]
         stats = Stats()
-        for round_ in engine.stream(
-            target, *methods.build(method, target, methods.Options(budget=budget, **told.get(method, {}))), seqs, 6
-        ):
+        for round_ in engine.stream(target, *methods.build(method, target, told), seqs, 6):
             stats.add(round_)
         found[method] = [s.output for s in seqs], stats
     return found
