@@ -11,7 +11,7 @@ import torch
 
 from ..errors import PacelineError
 from ..targets.hf import HFTarget
-from ..targets.load import EMBEDDED, check_same_tokenizer, embedded_gguf, load, load_draft, resolve
+from ..targets.load import EMBEDDED, embedded_gguf, load_pair, resolve
 from . import memory
 from .compare import Logits, target_logits
 from .grid import Grid
@@ -55,22 +55,16 @@ class Lineup:
             worker.stop()
 
 
-def load_models(settings: Settings, say: Say) -> tuple[HFTarget, HFTarget | None]:
-    """The target and the draft model, if there is one. Raises a PacelineError for a model that is not there or does not fit."""
-    for name in filter(None, (settings.model, settings.draft_model)):
-        resolve(name, None, say)  # a folder that is not there is known before anything is loaded
-    target = load(settings.model, dtype=settings.dtype, progress=say)
-    if settings.draft_model is None:
-        return target, None
-    draft = load_draft(settings.draft_model, dtype=settings.dtype, weights=settings.draft_weights, progress=say)
-    check_same_tokenizer(target, draft)
-    return target, draft
+def load_models(settings: Settings, say: Say, batch_size: int) -> tuple[HFTarget, HFTarget | None]:
+    """The target and the draft model, if there is one, laid out for this batch size."""
+    told = {name: getattr(settings, name) for name in ("model", "draft_model", "draft_weights", "dtype")}
+    return load_pair(**told, batch_size=batch_size, progress=say)
 
 
 def line_up(grid: Grid, say: Say, start: Start) -> Lineup:
     """Load the models and build the runs. Raises a PacelineError for what a method lacks; a peer that cannot run is skipped. `start` makes
     the worker of a family from what its models are loaded by."""
-    target, draft = load_models(grid.settings, say)
+    target, draft = load_models(grid.settings, say, min(grid.batch_sizes))
     lineup = Lineup(target, method_runs(grid, target, draft), loading_peak_mb=memory.lifetime_mb())
     add_peers(lineup, grid, lambda family: start(family, told(grid.settings, target, say)), say)
     return lineup

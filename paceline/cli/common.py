@@ -195,16 +195,7 @@ def open_session(models: Models, plan: Plan, params: SamplingParams, progress: P
 
 def load_models(models: Models, progress: Progress) -> tuple[HFTarget, HFTarget | None]:
     """The target, and the draft model if there is one. Raises a PacelineError that says what is wrong."""
-    from ..targets.load import load, load_draft, resolve
+    from ..targets.load import load_pair
 
-    for name in filter(None, (models.model, models.draft_model)):
-        resolve(name, None, progress)  # a folder that is not there is known before anything is loaded
-    target = load(
-        models.model, dtype=models.dtype, device=models.device, weights=models.weights, revision=models.revision, progress=progress
-    )
-    draft = None
-    if models.draft_model is not None:
-        draft = load_draft(
-            models.draft_model, dtype=models.dtype, device=models.device, weights=models.draft_weights or "auto", progress=progress
-        )
-    return target, draft
+    told = vars(models) | {"draft_weights": models.draft_weights or "auto"}
+    return load_pair(**told, progress=progress)

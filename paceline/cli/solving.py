@@ -40,7 +40,7 @@ def solved(
         stderr().print(f"going on after {journal.resumed} decodes that are in {journal.file}")
     quiet_transformers()
     with Progress() as say:
-        models = load_models(plan.settings, say)
+        models = load_models(plan.settings, say, plan.settings.batch_size)
     with counting() as advance:
         lineup = decode(models, chosen, journal, advance)
         grades = evaluate.grade_all(plan, chosen, evaluate.texts(journal.rows, models[0]), advance)

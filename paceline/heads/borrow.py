@@ -62,6 +62,5 @@ def _unpacked(layer: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     if hasattr(layer, "weight"):
         return layer.weight.detach(), layer.bias
     if isinstance(layer, HalfLinear):
-        weight, bias = torch.ops.quantized.linear_unpack_fp16(layer.packed)
-        return weight * layer.scale, bias
+        return layer.unpacked()
     return layer.packed.to_dense(), layer.bias

@@ -36,6 +36,7 @@ def load(
     device: str = "auto",
     weights: str = "auto",
     revision: str | None = None,
+    batch_size: int = 1,
     progress: Progress = lambda message: None,
 ) -> HFTarget:
     """Load a target, or a draft model, with its tokenizer.
@@ -47,6 +48,7 @@ def load(
         weights: how linear weights are held. `plain` as they are; `packed` in the CPU's layout, the same numbers (costs a copy of a
             tied embedding); `auto` packs where possible; `int4` (of a bfloat16 model) and `int8` (of a float32 model) round them, for
             draft models only: it is another model.
+        batch_size: about how many sequences will be decoded together. Any number can be; packed weights are laid out for this one.
 
     Raises UnsupportedModel if it is not there, is broken or cannot be rolled back.
     """
@@ -65,20 +67,43 @@ def load(
     if weights != "plain":
         progress("packing weights for this CPU" if weights == "packed" else f"rounding draft weights to {BITS[weights]} bits")
         join_linears(loaded)
-        pack(loaded, kind) if weights == "packed" else quantize(loaded, BITS[weights])
+        pack(loaded, kind, batch_size) if weights == "packed" else quantize(loaded, BITS[weights])
         make_lean(target)
     return target
 
 
 def load_draft(
-    model: str, *, dtype: str = "auto", device: str = "auto", weights: str = "auto", progress: Progress = lambda message: None
+    model: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    weights: str = "auto",
+    batch_size: int = 1,
+    progress: Progress = lambda message: None,
 ) -> HFTarget:
     """Load a draft model. `auto` weights are rounded where that is quicker (on a CPU): drafts may be rounded, output never is."""
     place = torch.device(_device(device))
     if weights == "auto" and place.type == "cpu":
         kind = _dtype(dtype, place)
         weights = next((name for name, bits in BITS.items() if can_quantize(kind, place, bits)), "auto")
-    return load(model, dtype=dtype, device=device, weights=weights, progress=progress)
+    return load(model, dtype=dtype, device=device, weights=weights, batch_size=batch_size, progress=progress)
+
+
+def load_pair(
+    model: str, draft_model: str | None, *, revision: str | None = None, weights: str = "auto", draft_weights: str = "auto", **both: Any
+) -> tuple[HFTarget, HFTarget | None]:
+    """The target, and the draft model if one is named; `both` is what `load` and `load_draft` are told.
+
+    Raises a PacelineError for a model that is not there, or a draft model that does not fit.
+    """
+    for name in filter(None, (model, draft_model)):
+        resolve(name, None, both.get("progress", lambda message: None))  # a folder that is not there is known before anything is loaded
+    target = load(model, revision=revision, weights=weights, **both)
+    if draft_model is None:
+        return target, None
+    draft = load_draft(draft_model, weights=draft_weights, **both)
+    check_same_tokenizer(target, draft)
+    return target, draft
 
 
 def check_same_tokenizer(target: HFTarget, draft: HFTarget) -> None:

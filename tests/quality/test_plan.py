@@ -64,7 +64,7 @@ def test_the_draft_model_holds_its_weights_as_told(model: str, draft_model: str,
     if weights == "int8" and not can_quantize(torch.float32, torch.device("cpu"), 8):
         pytest.skip("no kernel for 8 bits here")
     told = plan(methods=("draft_model",), model=model, draft_model=draft_model, draft_weights=weights, dtype="float32").settings
-    _, draft = load_models(told, lambda message: None)
+    _, draft = load_models(told, lambda message: None, told.batch_size)
     assert draft is not None
     kinds = {type(part).__name__ for part in draft.model.modules()}
     assert ("Int8Linear" in kinds) is (weights == "int8"), f"{kinds}"

@@ -177,6 +177,30 @@ def test_no_entry_of_a_16_bit_weight_is_rounded():
 
 
 @x86
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outputs", [96, 80, 75])
+def test_a_layer_cut_into_pieces_for_many_rows_gives_the_same_numbers(monkeypatch, outputs, bias):
+    monkeypatch.setattr("paceline.targets.pack._PIECE", 32)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    layer = nn.Linear(600, outputs, bias=bias).requires_grad_(False)  # more inputs than one block of the kernel has
+    layer.weight.copy_(layer.weight.half().float())
+    whole, cut = HalfLinear(layer, rows=15), HalfLinear(layer, rows=16)
+    assert (len(whole.pieces), len(cut.pieces)) == (1, 3)
+    for rows in (1, 6, 7, 50):
+        x = torch.randn(rows, 600)
+        assert torch.equal(cut(x), whole(x)), f"{rows} rows differ by {float((cut(x) - whole(x)).abs().max())}"
+    for got, want in zip(cut.unpacked(), (layer.weight, layer.bias), strict=True):
+        assert (got is want is None) or torch.equal(got, want)
+
+
+@x86
+def test_layers_are_cut_for_a_batch_only(monkeypatch):
+    monkeypatch.setattr("paceline.targets.pack._PIECE", 16)
+    counts = [len(pack(nn.Sequential(rounded_to(HALF)), FLOAT, batch)[0].pieces) for batch in (1, 2)]
+    assert counts[0] == 1 < counts[1]
+
+
+@x86
 def test_a_weight_that_16_bits_would_round_is_refused_and_packed_in_32():
     with pytest.raises(ValueError, match="float16 would round"):
         HalfLinear(linear(FLOAT))
