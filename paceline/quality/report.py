@@ -12,6 +12,8 @@ from ..bench.journal import Row
 from ..bench.lineup import Lineup
 from ..bench.report import Report
 from ..rules import ledger
+from ..rules.spelling import Spelling
+from ..targets.hf import HFTarget
 from .against import Earlier
 from .evaluate import Grades
 from .plan import Plan
@@ -34,7 +36,7 @@ def build(
 ) -> Report:
     """Everything, as strict JSON would have it. With an earlier evaluation, its first method is the one to compare with."""
     ids, first = [p.id for p in chosen], plan.settings.methods[0]
-    lines = [line_of(plan, run, ids, summary.of_run(rows, run.name), grades[run.name], lineup.target.eos_token_ids) for run in lineup.runs]
+    lines = [line_of(plan, run, ids, summary.of_run(rows, run.name), grades[run.name], lineup.target) for run in lineup.runs]
     outputs = {line["method"]: _tokens(summary.of_run(rows, line["method"])) for line in lines}
     right = {line["method"]: _right(grades[line["method"]], ids) for line in lines}
     base_tokens = earlier.tokens if earlier else outputs[first]
@@ -59,10 +61,10 @@ def build(
     }
 
 
-def line_of(plan: Plan, run: Any, ids: Sequence[str], rows: Sequence[Row], grades: dict[str, Any], eos: frozenset[int]) -> Report:
+def line_of(plan: Plan, run: Any, ids: Sequence[str], rows: Sequence[Row], grades: dict[str, Any], target: HFTarget) -> Report:
     """What one run solved, and how fast."""
     correct, counts = sum(g.correct for g in grades.values()), summary.counts(rows)
-    cut = sum(o["tokens"][-1] not in eos for r in rows for o in r["outputs"])  # there are no stop strings
+    cut = sum(o["tokens"][-1] not in target.eos_token_ids for r in rows for o in r["outputs"])  # there are no stop strings
     kept = ("tokens", "seconds", "tokens_per_second", "rounds", "target_forwards", "draft_forwards", "mean_acceptance_length")
     return {
         "method": run.method,
@@ -76,8 +78,19 @@ def line_of(plan: Plan, run: Any, ids: Sequence[str], rows: Sequence[Row], grade
         **{name: counts[name] for name in kept},
         "tokens_per_round": counts["tokens"] / counts["rounds"],
         "cores_used_by_others": counts["cores_used_by_others"],
-        "rules": ledger.pooled([o["rules"] for r in rows for o in r["outputs"] if "rules" in o]),
+        "rules": _rules([o["rules"] for r in rows for o in r["outputs"] if "rules" in o], Spelling.of(target)),
     }
+
+
+def _rules(found: list[dict[str, Any]], spelling: Spelling) -> Report:
+    """What each rule did. `kinds` counts in what the tokens differed that it put for others: of the ten commonest pairs of each answer."""
+    pooled = ledger.pooled(found)
+    for rule, did in pooled.items():
+        kinds: Counter[str] = Counter()
+        for drafted, target, count in (pair for each in found if rule in each for pair in each[rule]["pairs"]):
+            kinds[spelling.kind(drafted, target)] += count
+        did["kinds"] = dict(kinds.most_common())
+    return pooled
 
 
 def _tokens(rows: Sequence[Row]) -> dict[str, list[int]]:

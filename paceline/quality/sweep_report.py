@@ -9,6 +9,7 @@ from ..bench import summary
 from ..bench.journal import Row
 from ..bench.lineup import Lineup
 from ..bench.report import Report
+from ..targets.hf import HFTarget
 from . import report
 from .evaluate import Grades
 from .plan import Plan
@@ -30,7 +31,7 @@ FORMULAS = {
 def build(plan: Plan, sweep: Sweep, lineup: Lineup, chosen: Sequence[Problem], rows: Sequence[Row], grades: Grades) -> Report:
     """Everything, as strict JSON would have it."""
     ids = [p.id for p in chosen]
-    lines = {run.name: _line(plan, sweep, run, ids, rows, grades, lineup.target.eos_token_ids) for run in lineup.runs}
+    lines = {run.name: _line(plan, sweep, run, ids, rows, grades, lineup.target) for run in lineup.runs}
     anchor = lines[sweep.anchor]
     for line in lines.values():
         line["speedup"] = line["tokens_per_second"] / anchor["tokens_per_second"]
@@ -51,9 +52,9 @@ def build(plan: Plan, sweep: Sweep, lineup: Lineup, chosen: Sequence[Problem], r
     }
 
 
-def _line(plan: Plan, sweep: Sweep, run: Any, ids: Sequence[str], rows: Sequence[Row], grades: Grades, eos: frozenset[int]) -> Report:
+def _line(plan: Plan, sweep: Sweep, run: Any, ids: Sequence[str], rows: Sequence[Row], grades: Grades, target: HFTarget) -> Report:
     own = summary.of_run(rows, run.name)
-    made = report.line_of(plan, run, ids, own, grades[run.name], eos)
+    made = report.line_of(plan, run, ids, own, grades[run.name], target)
     outputs = [o for r in own for o in r["outputs"]]
     return {"run": run.name, **made, **price(outputs, run.method, sweep)}
 

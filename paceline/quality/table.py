@@ -22,6 +22,8 @@ def show(report: Report, console: Console) -> None:
         for rule, did in line["rules"].items():
             altered = f"altered {did['altered']} tokens in {did['altered_requests']} of {did['requests']} answers, {did['nats']:.2f} nats"
             console.print(f"{line['method']}: rule {rule} ({did['mode']}) {altered}, would have altered {did['would_alter']}")
+            if did["kinds"]:
+                console.print("  of these: " + ", ".join(f"{count} {kind}" for kind, count in did["kinds"].items()))
     for remark in report["remarks"]:
         console.print(remark)
     for name, formula in FORMULAS.items():

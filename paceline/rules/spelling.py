@@ -57,3 +57,15 @@ class Spelling:
     def same_surface(self, one: int, other: int) -> bool:
         """Whether two tokens differ in space and case only."""
         return self.decode is not None and self.text(one).casefold() == self.text(other).casefold()
+
+    def kind(self, one: int, other: int) -> str:
+        """In what two tokens differ, for tables: `case or space`, `word`, `number`, `sign`, or `word for sign`."""
+        if self.decode is None:
+            return "unknown"
+        if self.same_surface(one, other):
+            return "case or space"
+        texts = self.text(one), self.text(other)
+        if any(c.isdigit() for text in texts for c in text):
+            return "number"
+        words = sum(any(c.isalpha() for c in text) for text in texts)
+        return ("sign", "word for sign", "word")[words]

@@ -64,8 +64,8 @@ class HalfLinear(nn.Module):
         scaled, self.scale = _halved(linear.weight.detach())
         bias = None if linear.bias is None else linear.bias.detach().to(torch.float32, copy=True)
         size = _PIECE * torch.get_num_threads() if rows >= _MANY_ROWS else self.out_features
-        cut = [None] * -(-self.out_features // size) if bias is None else bias.split(size)
-        pieces = zip(scaled.split(size), cut, strict=True)
+        cut = [None] * -(-self.out_features // size) if bias is None else torch.split(bias, size)
+        pieces = zip(torch.split(scaled, size), cut, strict=True)
         self.pieces = [torch.ops.quantized.linear_prepack_fp16(weight, bias) for weight, bias in pieces]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -76,8 +76,14 @@ def gather(
     """
     sources = data.sources(recipe, out)
     chosen = [data.choose_rows(source, options.say) for source, _ in sources]
-    place, batch = device or recipe.device, recipe.answers.batch_size
-    target = load(recipe.model, dtype=recipe.dtype, device=place, revision=recipe.revision, batch_size=batch, progress=options.say)
+    target = load(
+        recipe.model,
+        dtype=recipe.dtype,
+        device=device or recipe.device,
+        revision=recipe.revision,
+        batch_size=recipe.answers.batch_size,
+        progress=options.say,
+    )
     taps = taps_of(target, sources[0][1])  # a shape that cannot be is known before the work
     if main:
         open_folder(out, recipe, target.device)

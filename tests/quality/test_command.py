@@ -118,6 +118,16 @@ def test_a_method_of_ours_is_named_with_its_rule_and_told_to_be_lossy(evaluate: 
     ]
 
 
+def test_a_lossy_rule_tells_in_what_the_tokens_differ_that_it_altered(evaluate: Eval, draft_model: str) -> None:
+    loose = [part for setting in ("preset=published", "tests=gate", "tau=1e-9") for part in ("--rule-settings", f"csd.{setting}")]
+    command = ("--methods", "draft_model/csd", "--draft-model", draft_model, *loose, "--limit", "2", "--json", "-")
+    _, out, err = evaluate(*command)
+    assert out, err
+    did = strict(out)["methods"][0]["rules"]["csd"]
+    pairs = [pair for row in strict(out)["rows"] for each in row["outputs"] for pair in each["rules"]["csd"]["pairs"]]
+    assert 0 < sum(did["kinds"].values()) == sum(count for *_, count in pairs) <= did["altered"]
+
+
 def test_raw_prompts_have_no_template(evaluate: Eval) -> None:
     _, out, _ = evaluate("--methods", "none", "--limit", "1", "--raw", "--json", "-")
     assert strict(out)["prompt"] == "Question: {question}\nAnswer:"

@@ -164,6 +164,22 @@ def test_numbers_comparisons_and_brackets_do_not_stand_for_each_other(one, other
     assert Spelling(decode=[one, other].__getitem__).conflict(0, 1) == conflict
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "kind"),
+    [
+        (" So", "so", "case or space"),
+        ("so", "thus", "word"),
+        ("so", "2", "number"),
+        ("12", "13", "number"),
+        ("+", "×", "sign"),
+        (",", " and", "word for sign"),
+    ],
+)
+def test_a_table_says_in_what_two_tokens_differ(one, other, kind):
+    spelling = Spelling(decode=[one, other].__getitem__)
+    assert [spelling.kind(0, 1), spelling.kind(1, 0), Spelling().kind(0, 1)] == [kind, kind, "unknown"]
+
+
 def test_at_most_two_rescues_follow_each_other_across_rounds():
     rows = [[3.0, 2.0, 0, 0]] * 4
     of = context()
