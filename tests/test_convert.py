@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,17 @@ def test_a_file_that_changed_is_converted_again(conversion, gguf):
     gguf.write_bytes(b"GGUF, longer")
     loading.converted(gguf)
     assert conversion.count == 2
+
+
+@pytest.mark.parametrize(("hours", "stays"), [(23, True), (25, False)])
+def test_what_a_killed_conversion_left_is_removed_a_day_later(conversion, cache, gguf, hours, stays):
+    left = cache / ".converting-abc"
+    left.mkdir()
+    (left / "half.safetensors").write_bytes(b"x")
+    then = time.time() - hours * 3600
+    os.utime(left, (then, then))
+    loading.converted(gguf)
+    assert (left.exists(), conversion.count) == (stays, 1)
 
 
 def test_two_processes_that_convert_at_once_end_with_one_folder(conversion, cache, gguf, monkeypatch):

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -175,12 +176,14 @@ class HFTarget:
 
     @contextmanager
     def _capture(self, layer_ids: Sequence[int]) -> Iterator[dict[int, torch.Tensor]]:
-        """Collect the outputs of these decoder layers during one forward."""
+        """Collect the outputs of these decoder layers during one forward, of this thread: others may use the model meanwhile."""
         captured: dict[int, torch.Tensor] = {}
+        thread = get_ident()
 
         def keep(layer: int) -> Any:
             def hook(_module: Any, _args: Any, output: Any) -> None:
-                captured[layer] = output[0] if isinstance(output, tuple) else output
+                if get_ident() == thread:
+                    captured[layer] = output[0] if isinstance(output, tuple) else output
 
             return self.decoder_layers[layer].register_forward_hook(hook)
 

