@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +96,8 @@ def run_all(
     done = {(r["repeat"], r["group"], r["run"], r["part"]) for r in journal.rows}
     planned = plan(lineup, len(prompts), settings.repeat)
     open_jobs = [job for job in planned if job.key not in done]
-    for job in {j.run.name: j for j in reversed(open_jobs)}.values():  # the first one of each run
-        decode(job, min(WARM_UP_TOKENS, settings.max_new_tokens))
+    for job in {j.run.name: j for j in reversed(open_jobs)}.values():  # the first one of each run, a batch of it
+        decode(replace(job, members=job.members[: job.run.batch_size]), min(WARM_UP_TOKENS, settings.max_new_tokens))
     if records is not None:
         recording.begin(lineup.runs, records)
     for job in planned:

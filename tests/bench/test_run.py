@@ -55,6 +55,18 @@ class Named:
         self.name, self.batch_size = name, batch_size
 
 
+def test_a_run_is_warmed_up_with_one_batch(settings: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, calls = MethodRun.decode, []
+
+    def decode(self: MethodRun, prompts: Sequence[list[int]], limits: Sequence[int]) -> Decoded:
+        calls.append((len(prompts), max(limits)))
+        return right(self, prompts, limits)
+
+    monkeypatch.setattr(MethodRun, "decode", decode)
+    measure(settings(methods=("none",), batch_size=2, max_new_tokens=12))
+    assert calls == [(2, 8), (3, 12)]
+
+
 def test_the_order_of_runs_rotates_from_prompt_to_prompt() -> None:
     planned = [(j.group, j.run.name) for j in jobs([Named(n) for n in "abc"], 3, 1, 1)]  # type: ignore[misc]
     assert planned == [(0, "a"), (0, "b"), (0, "c"), (1, "b"), (1, "c"), (1, "a"), (2, "c"), (2, "a"), (2, "b")]
