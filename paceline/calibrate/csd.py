@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..rules.csd_config import SAFE
 from ..rules.memory import Memory, pack
 from ..rules.memory_file import save
 from ..sequence import Sequence as Request
@@ -15,6 +16,8 @@ from ..train.prompts import Row
 from .run import Pair, Plan, Rows, Say, decode, fingerprint
 
 Report = dict[str, Any]
+_THRESHOLDS = (1, 2, 3, 6, 12)  # for csd.min_count
+_LITTLE = 0.1  # of the rejections
 
 
 def calibrate_csd(pair: Pair, plan: Plan, prompts: Sequence[Row], out: Path, *, domain: str = "", say: Say) -> Report:
@@ -22,13 +25,11 @@ def calibrate_csd(pair: Pair, plan: Plan, prompts: Sequence[Row], out: Path, *, 
     origin = pair.origin(plan.drafter)
     rows = Rows(out, fingerprint("csd", origin, plan, prompts))
     found = decode(pair, "csd", {"csd.preset": "published"}, plan, prompts, rows=rows, take=_divergences, say=say)
-    counts: Counter[int] = Counter()
-    for row in found:
-        counts.update(pack(drafted, target) for drafted, target in row["pairs"])
-    memory = Memory.calibration(counts, origin, domain)
+    each = [Counter(pack(drafted, target) for drafted, target in row["pairs"]) for row in found]
+    memory = Memory.calibration(sum(each, Counter()), origin, domain)
     save(memory, out, {"prompts": len(prompts), **dataclasses.asdict(plan)})
     rows.close()
-    return _report(memory, sum(row["tokens"] for row in found), len(found))
+    return {"prompts": len(found), "tokens": sum(row["tokens"] for row in found), **_report(memory, each)}
 
 
 def _divergences(seq: Request) -> dict[str, Any]:
@@ -38,14 +39,28 @@ def _divergences(seq: Request) -> dict[str, Any]:
     return {"pairs": [[e.drafted, e.target] for e in events], "tokens": len(seq.output)}
 
 
-def _report(memory: Memory, tokens: int, prompts: int) -> Report:
-    """Pairs that a threshold would nominate, and the share of the rejections that are theirs."""
-    nominated = {str(n): sorted((c for k, c in memory.counts.items() if memory.nominates(k, n)), reverse=True) for n in (3, 6, 12)}
+def _report(memory: Memory, each: Sequence[Counter[int]]) -> Report:
+    """Pairs that a threshold would nominate, and the share of the rejections that are theirs: of each prompt's, by what all others saw,
+    since a threshold passes what it was set by more often than what is new."""
+    seen, covered = memory.calibrated, dict.fromkeys(_THRESHOLDS, 0)
+    for own in each:
+        for key, count in own.items():
+            for n in covered:
+                covered[n] += count if memory.counts.get(key, 0) - count > n else 0
+    share = {str(n): found / seen if seen else 0.0 for n, found in covered.items()}
     return {
-        "prompts": prompts,
-        "tokens": tokens,
-        "rejections": memory.calibrated,
+        "rejections": seen,
         "pairs": len(memory.counts),
-        "nominated": {n: len(c) for n, c in nominated.items()},
-        "share_of_rejections": {n: sum(c) / memory.calibrated if memory.calibrated else 0.0 for n, c in nominated.items()},
+        "nominated": {str(n): sum(memory.nominates(key, n) for key in memory.counts) for n in _THRESHOLDS},
+        "share_of_rejections": share,
+        "remarks": _remarks(share[str(SAFE.min_count)]),
     }
+
+
+def _remarks(share: float) -> list[str]:
+    if share >= _LITTLE:
+        return []
+    return [
+        f"Pairs seen more than {SAFE.min_count} times (csd.min_count) make up {share:.1%} of the rejections in other prompts: this memory will "
+        "rescue next to nothing. Give more prompts of the same kind (the paper counts over thousands), or set csd.min_count lower."
+    ]

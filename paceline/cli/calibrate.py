@@ -126,11 +126,14 @@ def _calibrate(
     rows = shuffled(rows, 0)[:limit] if limit is not None else rows
     quiet_transformers()
     with Progress() as progress:
-        pair = Pair(*common.load_models(models, progress))
+        pair = Pair(*common.load_models(models, progress, given["batch_size"]))
         found = run(pair, Plan(drafter=method, **given), rows, out, lambda done, of: progress(f"calibrating, {done} of {of} prompts"))
     if as_json:
         write(json.dumps(found) + "\n")
         return
     for name, value in found.items():
-        stderr().print(f"{name.replace('_', ' ')}: {value}")
+        if name != "remarks":
+            stderr().print(f"{name.replace('_', ' ')}: {value}")
+    for remark in found.get("remarks", ()):
+        stderr().print(remark)
     stderr().print(f"written to {out}")

@@ -193,9 +193,10 @@ def open_session(models: Models, plan: Plan, params: SamplingParams, progress: P
     return Session(target, draft, drafter, rule, params, plan.method)
 
 
-def load_models(models: Models, progress: Progress) -> tuple[HFTarget, HFTarget | None]:
-    """The target, and the draft model if there is one. Raises a PacelineError that says what is wrong."""
+def load_models(models: Models, progress: Progress, batch_size: int = 1) -> tuple[HFTarget, HFTarget | None]:
+    """The target, and the draft model if there is one, laid out for batches of this size. Raises a PacelineError that says what is
+    wrong."""
     from ..targets.load import load_pair
 
     told = vars(models) | {"draft_weights": models.draft_weights or "auto"}
-    return load_pair(**told, progress=progress)
+    return load_pair(**told, batch_size=batch_size, progress=progress)

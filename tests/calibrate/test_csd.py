@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from paceline import engine, methods
-from paceline.calibrate.csd import calibrate_csd
+from paceline.calibrate.csd import _remarks, _report, calibrate_csd
 from paceline.calibrate.run import Pair, Plan
 from paceline.errors import InvalidRequest
 from paceline.rules import ledger, memory_file
-from paceline.rules.memory import pack
+from paceline.rules.memory import Memory, pack
 from paceline.train.prompts import Row
 
 from .. import matrix
@@ -52,6 +52,22 @@ def test_the_report_says_what_a_threshold_would_nominate(made):
     assert (report["rejections"], report["pairs"], report["prompts"]) == (memory.calibrated, len(memory.counts), len(prompts()))
     assert report["nominated"]["6"] == sum(c > 6 for c in memory.counts.values())
     assert memory.domain == "letters"
+
+
+def test_the_share_of_rejections_is_that_of_pairs_known_from_other_prompts():
+    seen = [Counter({pack(1, 2): 9, pack(3, 4): 1}), Counter({pack(1, 2): 3, pack(5, 6): 8}), Counter({pack(3, 4): 2, pack(1, 2): 1})]
+    memory = Memory.calibration(sum(seen, Counter()), None)
+    report = _report(memory, seen)
+    assert report["nominated"] == {"1": 3, "2": 3, "3": 2, "6": 2, "12": 1}
+    # of 24: pair (1, 2) was seen 4, 10 and 12 times in the other prompts, (3, 4) twice and once, (5, 6) never
+    assert report["share_of_rejections"] == {"1": 14 / 24, "2": 13 / 24, "3": 13 / 24, "6": 4 / 24, "12": 0.0}
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.05, ["5.0% of the rejections", "csd.min_count"]), (0.1, [])])
+def test_a_memory_that_would_rescue_nothing_says_so(share, said):
+    told = " ".join(_remarks(share))
+    assert all(words in told for words in said)
+    assert bool(told) == bool(said)
 
 
 def test_the_rows_are_gone_when_the_memory_is_written(made):
