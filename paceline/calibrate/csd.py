@@ -61,6 +61,6 @@ def _remarks(share: float) -> list[str]:
     if share >= _LITTLE:
         return []
     return [
-        f"Pairs seen more than {SAFE.min_count} times (csd.min_count) make up {share:.1%} of the rejections in other prompts: this memory will "
-        "rescue next to nothing. Give more prompts of the same kind (the paper counts over thousands), or set csd.min_count lower."
+        f"Pairs seen more than {SAFE.min_count} times (csd.min_count) are {share:.1%} of the rejections in other prompts, so this memory "
+        "rescues next to nothing. Give more prompts of the same kind (the paper counts over thousands), or set csd.min_count lower."
     ]

@@ -63,7 +63,7 @@ def test_the_share_of_rejections_is_that_of_pairs_known_from_other_prompts():
     assert report["share_of_rejections"] == {"1": 14 / 24, "2": 13 / 24, "3": 13 / 24, "6": 4 / 24, "12": 0.0}
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.05, ["5.0% of the rejections", "csd.min_count"]), (0.1, [])])
+@pytest.mark.parametrize(("share", "said"), [(0.05, ["are 5.0% of the rejections", "csd.min_count"]), (0.1, [])])
 def test_a_memory_that_would_rescue_nothing_says_so(share, said):
     told = " ".join(_remarks(share))
     assert all(words in told for words in said)
