@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..lossy import check_fits
 from ..rules.csd_config import SAFE
 from ..rules.memory import Memory, pack
 from ..rules.memory_file import save
@@ -20,13 +21,19 @@ _THRESHOLDS = (1, 2, 3, 6, 12)  # for csd.min_count
 _LITTLE = 0.1  # of the rejections
 
 
-def calibrate_csd(pair: Pair, plan: Plan, prompts: Sequence[Row], out: Path, *, domain: str = "", say: Say) -> Report:
-    """Count the divergences, write the memory to `out`, and say what is in it. Resumes from OUT.rows.jsonl."""
-    origin = pair.origin(plan.drafter)
+def calibrate_csd(
+    pair: Pair, plan: Plan, prompts: Sequence[Row], out: Path, *, domain: str = "", start: Memory | None = None, say: Say
+) -> Report:
+    """Count the divergences, write the memory to `out`, and say what is in it. Resumes from OUT.rows.jsonl.
+
+    The counts of `start`, an earlier calibration with other prompts, are added. Raises CheckpointMismatch if that is of other models.
+    """
+    origin, start = pair.origin(plan.drafter), start or Memory()
+    check_fits("the memory", start.origin, origin)
     rows = Rows(out, fingerprint("csd", origin, plan, prompts))
     found = decode(pair, "csd", {"csd.preset": "published"}, plan, prompts, rows=rows, take=_divergences, say=say)
     each = [Counter(pack(drafted, target) for drafted, target in row["pairs"]) for row in found]
-    memory = Memory.calibration(sum(each, Counter()), origin, domain)
+    memory = Memory.calibration(sum(each, Counter(start.counts)), origin, domain or start.domain)
     save(memory, out, {"prompts": len(prompts), **dataclasses.asdict(plan)})
     rows.close()
     return {"prompts": len(found), "tokens": sum(row["tokens"] for row in found), **_report(memory, each)}
@@ -42,14 +49,14 @@ def _divergences(seq: Request) -> dict[str, Any]:
 def _report(memory: Memory, each: Sequence[Counter[int]]) -> Report:
     """Pairs that a threshold would nominate, and the share of the rejections that are theirs: of each prompt's, by what all others saw,
     since a threshold passes what it was set by more often than what is new."""
-    seen, covered = memory.calibrated, dict.fromkeys(_THRESHOLDS, 0)
+    seen, covered = sum(own.total() for own in each), dict.fromkeys(_THRESHOLDS, 0)
     for own in each:
         for key, count in own.items():
             for n in covered:
                 covered[n] += count if memory.counts.get(key, 0) - count > n else 0
     share = {str(n): found / seen if seen else 0.0 for n, found in covered.items()}
     return {
-        "rejections": seen,
+        "rejections": memory.calibrated,
         "pairs": len(memory.counts),
         "nominated": {str(n): sum(memory.nominates(key, n) for key in memory.counts) for n in _THRESHOLDS},
         "share_of_rejections": share,

@@ -31,6 +31,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="Prompts at most, chosen 
 BatchSize = Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Tokens per prompt.")]
 Domain = Annotated[str, typer.Option(help="A word about the prompts, kept in the file.")]
+AddTo = Annotated[Path | None, typer.Option(help="An earlier memory of other prompts, whose counts are added.")]
 Aim = Annotated[float, typer.Option(help="Flips per drafted position that the thresholds are chosen for.")]
 
 
@@ -54,16 +55,23 @@ def csd(
     dtype: options.Dtype = "auto",
     draft_weights: options.DraftWeights = None,
     domain: Domain = "",
+    add_to: AddTo = None,
     as_json: options.Json = False,
 ) -> None:
     """Count where target and draft diverge, and write the correction memory (safetensors)."""
     given = {"max_new_tokens": max_new_tokens, "batch_size": batch_size, "num_speculative_tokens": num_speculative_tokens, "shape": shape}
     models = common.Models(model, draft_model, dtype, "auto", None, "auto", draft_weights)
 
+    if add_to is not None and out is not None and add_to.resolve() == out.resolve():
+        raise InvalidRequest(f"--add-to and --out are both {out}: given again, the command would count twice; choose another --out")
+    from ..rules.memory_file import load
+
+    start = None if add_to is None else load(add_to)
+
     def run(pair: Pair, plan: Plan, rows: list[Row], file: Path, say: Any) -> dict[str, Any]:
         from ..calibrate.csd import calibrate_csd
 
-        return calibrate_csd(pair, plan, rows, file, domain=domain, say=say)
+        return calibrate_csd(pair, plan, rows, file, domain=domain, start=start, say=say)
 
     _calibrate("csd", models, method, given, prompts, out, limit=limit, run=run, as_json=as_json)
 

@@ -11,7 +11,7 @@ import pytest
 from paceline import engine, methods
 from paceline.calibrate.csd import _remarks, _report, calibrate_csd
 from paceline.calibrate.run import Pair, Plan
-from paceline.errors import InvalidRequest
+from paceline.errors import CheckpointMismatch, InvalidRequest
 from paceline.rules import ledger, memory_file
 from paceline.rules.memory import Memory, pack
 from paceline.train.prompts import Row
@@ -100,6 +100,21 @@ def test_a_calibration_that_was_stopped_goes_on_to_the_same_memory(made, tmp_pat
 def test_the_batch_size_changes_nothing(made, tmp_path):
     calibrate_csd(pair(), replace(PLAN, batch_size=3), prompts(), tmp_path / "m", domain="letters", say=quiet)
     assert memory_file.load(tmp_path / "m") == memory_file.load(made[1])
+
+
+def test_an_earlier_memory_of_other_prompts_is_added_to(made, tmp_path):
+    first, both = tmp_path / "first", tmp_path / "both"
+    calibrate_csd(pair(), PLAN, prompts()[:2], first, domain="letters", say=quiet)
+    report = calibrate_csd(pair(), PLAN, prompts()[2:], both, start=memory_file.load(first), say=quiet)
+    assert memory_file.load(both) == memory_file.load(made[1]), "in two parts it is another memory than in one"
+    assert (report["prompts"], report["rejections"]) == (len(prompts()) - 2, memory_file.load(made[1]).calibrated)
+
+
+def test_a_memory_of_other_models_is_not_added_to(made, tmp_path):
+    start = memory_file.load(made[1])
+    start = replace(start, origin=replace(start.origin, vocab_size=7))
+    with pytest.raises(CheckpointMismatch, match="vocabulary size is 7"):
+        calibrate_csd(pair(), PLAN, prompts(), tmp_path / "m", start=start, say=quiet)
 
 
 def test_rows_of_another_calibration_are_refused(tmp_path):

@@ -151,6 +151,8 @@ CALIBRATE = [
     (["csd", "--prompts", "p", "--out", "o"], ["needs a draft model"]),
     (["csd", *DRAFT[2:], "--method", "draft_model/csd", "--prompts", "p", "--out", "o"], ["names a rule"]),
     (["csd", *DRAFT[2:], "--prompts", "no-such.jsonl", "--out", "o"], ["no-such.jsonl", "cannot be read"]),
+    (["csd", *DRAFT[2:], "--prompts", "p", "--out", "o", "--add-to", "no-such"], ["there is no memory no-such"]),
+    (["csd", *DRAFT[2:], "--prompts", "p", "--out", "o", "--add-to", "./o"], ["--add-to and --out are both o", "count twice"]),
     (["csd", *DRAFT[2:], "--prompts", "p", "--out", "."], ["is a folder"]),
     (["csd", *DRAFT[2:], "--method", "lookup", "--prompts", "p", "--out", "o"], ["--draft-model has no effect"]),
 ]
