@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from ..cost import CostCurve, first_cost_curve
 from ..draft import Drafter
-from ..drafters.part import Part
+from ..drafters.part import GUESS_MODEL, Mean, Part
 from ..errors import PacelineError
 from ..options import Entry, Options
 from ..table import DRAFTERS, RULES
@@ -81,7 +81,8 @@ def _measured(name: str, drafter: Drafter, entry: Entry) -> Part:
         return Part(name, drafter, {1: draft_seconds(head)})
     if (model := getattr(drafter, "model", None)) is not None:
         curve, depth = first_cost_curve(model), getattr(drafter, "depth", 1)
-        return Part(name, drafter, {1: depth * curve(2)}, catch_up=curve(24) / 24)
+        gains = [Mean(guess) for guess in GUESS_MODEL]
+        return Part(name, drafter, {1: depth * curve(2)}, catch_up=curve(24) / 24, gains=gains)
     return Part(name, drafter)
 
 

@@ -10,7 +10,7 @@ from paceline import engine
 from paceline.cost import CostCurve
 from paceline.drafters.auto import OPENING, AutoDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.drafters.part import Part
+from paceline.drafters.part import GUESS_MODEL, Mean, Part
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request
@@ -68,6 +68,28 @@ def test_good_drafts_are_used_nearly_as_if_nothing_else_were(rate, seconds):
     alone.follow(alone.right(rate, seconds=seconds))
     world.run(world.right(rate, seconds=seconds))
     assert world.clock.now <= 1.05 * alone.clock.now, f"{world.clock.now:.1f} s, and {alone.clock.now:.1f} s with the drafter alone"
+
+
+def with_model(world: World, rate: float, seconds: float) -> None:
+    """Decode with a draft model of which only the price is known."""
+    part = Part("a", world.right(rate, seconds=seconds), {1: seconds}, gains=[Mean(guess) for guess in GUESS_MODEL])
+    world.follow(AutoDrafter([part], {1: world.cost}, clock=world.clock))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_good_draft_model_is_used_from_the_start_though_a_draft_costs_more_than_a_round(number):
+    alone, world = (World(texts=[text(64, number)]) for _ in range(2))
+    alone.follow(alone.right(0.9, seconds=1.1))
+    with_model(world, 0.9, 1.1)
+    assert world.clock.now <= 1.15 * alone.clock.now, f"{world.clock.now:.1f} s, and {alone.clock.now:.1f} s with the draft model alone"
+
+
+@pytest.mark.parametrize("cost", [FLAT, STEEP], ids=["flat", "steep"])
+@pytest.mark.parametrize("seconds", [0.6, 1.1, 1.5, 2.0])
+def test_to_find_out_that_a_draft_model_is_useless_costs_at_most_two_percent(cost, seconds):
+    world = World(cost)
+    with_model(world, 0.0, seconds)
+    assert world.slowdown <= 1.02, f"{world.slowdown:.3f} times the seconds of plain decoding"
 
 
 @pytest.mark.parametrize("wrong", [10, 16, 24])

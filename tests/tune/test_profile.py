@@ -11,6 +11,7 @@ import torch
 
 from paceline import methods
 from paceline.cost import CostCurve
+from paceline.drafters.part import GUESS_MODEL
 from paceline.errors import CheckpointMismatch, InvalidRequest, PacelineError
 from paceline.origin import origin_of
 from paceline.tune import profile as profiles
@@ -147,6 +148,7 @@ def test_a_start_without_a_profile_knows_what_a_draft_model_costs(cache, target)
     lookup, draft = assemble(target, methods.Options(draft_model=tiny.draft())).parts
     assert lookup.seconds == {1: 0.0}
     assert (draft.price(1) > 0, draft.catch_up > 0) == (True, True)
+    assert tuple(gain.value for gain in draft.gains) == GUESS_MODEL, "it is thought worth a trial though it may cost more than a round"
 
 
 def test_the_default_place_depends_on_target_and_dtype(cache, target):
