@@ -196,6 +196,7 @@ def test_a_layer_cut_into_pieces_for_many_rows_gives_the_same_numbers(monkeypatc
 @x86
 def test_layers_are_cut_for_a_batch_only(monkeypatch):
     monkeypatch.setattr("paceline.targets.pack._PIECE", 16)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     counts = [len(pack(nn.Sequential(rounded_to(HALF)), FLOAT, batch)[0].pieces) for batch in (1, 2)]
     assert counts[0] == 1 < counts[1]
 
