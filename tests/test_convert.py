@@ -133,6 +133,12 @@ def test_what_a_killed_conversion_left_is_removed_a_day_later(conversion, cache,
     assert (left.exists(), conversion.count) == (stays, 1)
 
 
+def test_another_conversion_that_ends_meanwhile_is_no_error(conversion, cache, gguf):
+    (cache / ".converting-gone").symlink_to(cache / "no-such-folder")  # is listed, and cannot be looked at
+    loading.converted(gguf)
+    assert conversion.count == 1
+
+
 def test_two_processes_that_convert_at_once_end_with_one_folder(conversion, cache, gguf, monkeypatch):
     def slower(file: Path, folder: Path) -> None:
         monkeypatch.setattr(loading, "_convert", conversion)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
@@ -217,10 +218,11 @@ def converted(file: Path, progress: Progress = lambda message: None) -> Path:
 
 
 def _clear_abandoned(cache: Path) -> None:
-    """Remove what a conversion left that was killed; one that still runs is not a day old."""
+    """Remove what a conversion left that was killed; one that still runs is not a day old, and may end meanwhile."""
     for folder in cache.glob(".converting-*"):
-        if time.time() - folder.stat().st_mtime > _A_DAY:
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - folder.stat().st_mtime > _A_DAY:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _convert(file: Path, folder: Path) -> None:
