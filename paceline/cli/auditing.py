@@ -16,7 +16,6 @@ from ..heads.shipped import exits_folder
 from ..lossy import parsed
 from ..methods import Options, build_rule, check, parse
 from ..targets.hf import HFTarget
-from ..targets.load import check_same_tokenizer
 from .common import EMBEDDED, Models, flags, load_models
 from .console import Progress, counting, quiet_transformers
 
@@ -53,8 +52,6 @@ def decoded(rule: str | None, given: Given, sizes: Given) -> Report:
     quiet_transformers()
     with Progress() as say:
         target, draft = load_models(Models(**{f.name: given[f.name] for f in fields(Models) if f.name in given}), say)
-        if draft is not None:
-            check_same_tokenizer(target, draft)
     encoded = dict(zip((p.id for p in prompts), encode_all(target, prompts), strict=True))
     with counting() as advance:
         made = audit.audit(target, method, replace(options, draft_model=draft), encoded, plan, advance)
