@@ -10,14 +10,14 @@ from typing import Any
 
 from ..lossy import check_fits
 from ..rules.csd_config import SAFE
-from ..rules.memory import Memory, pack
+from ..rules.memory import Memory, both_ways, pack
 from ..rules.memory_file import save
 from ..sequence import Sequence as Request
 from ..train.prompts import Row
 from .run import Pair, Plan, Rows, Say, decode, fingerprint
 
 Report = dict[str, Any]
-_THRESHOLDS = (1, 2, 3, 6, 12)  # for csd.min_count
+_THRESHOLDS = (0, 1, 2, 3, 6, 12)  # for csd.min_count
 _LITTLE = 0.1  # of the rejections
 
 
@@ -47,18 +47,19 @@ def _divergences(seq: Request) -> dict[str, Any]:
 
 
 def _report(memory: Memory, each: Sequence[Counter[int]]) -> Report:
-    """Pairs that a threshold would nominate, and the share of the rejections that are theirs: of each prompt's, by what all others saw,
-    since a threshold passes what it was set by more often than what is new."""
+    """Pairs that a threshold would nominate, reverses counted, and the share of the rejections that are theirs: of each prompt's, by what
+    all others saw, since a threshold passes what it was set by more often than what is new."""
     seen, covered = sum(own.total() for own in each), dict.fromkeys(_THRESHOLDS, 0)
     for own in each:
         for key, count in own.items():
+            elsewhere = sum(memory.counts.get(k, 0) - own[k] for k in both_ways(key))
             for n in covered:
-                covered[n] += count if memory.counts.get(key, 0) - count > n else 0
+                covered[n] += count if elsewhere > n else 0
     share = {str(n): found / seen if seen else 0.0 for n, found in covered.items()}
     return {
         "rejections": memory.calibrated,
         "pairs": len(memory.counts),
-        "nominated": {str(n): sum(memory.nominates(key, n) for key in memory.counts) for n in _THRESHOLDS},
+        "nominated": {str(n): sum(memory.nominates(both_ways(key), n) for key in memory.counts) for n in _THRESHOLDS},
         "share_of_rejections": share,
         "remarks": _remarks(share[str(SAFE.min_count)]),
     }
@@ -68,6 +69,6 @@ def _remarks(share: float) -> list[str]:
     if share >= _LITTLE:
         return []
     return [
-        f"Pairs seen more than {SAFE.min_count} times (csd.min_count) are {share:.1%} of the rejections in other prompts, so this memory "
-        "rescues next to nothing. Give more prompts of the same kind (the paper counts over thousands), or set csd.min_count lower."
+        f"Pairs seen more than {SAFE.min_count} times either way (csd.min_count) are {share:.1%} of the rejections in other prompts, so "
+        "this memory rescues next to nothing. Give more prompts of the same kind (the paper counts over thousands), or set it lower."
     ]

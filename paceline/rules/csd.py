@@ -3,7 +3,7 @@
 Wrapped around any rule. Where that stops at a node with children, the best child x is kept after all if, with t the target's likeliest
 token and z its processed logits (before temperature),
 
-    memory   the pair (x, t) was seen more than `min_count` times, and
+    memory   the pair (x, t), or its reverse, was seen more than `min_count` times, and
     gate     z[x] - z[t] >= ln tau.
 
 The loop goes on below x at no cost: the forward was conditioned on x already. The base rule decides first and draws what it draws, so
@@ -12,7 +12,9 @@ that a rule which rescues nothing draws the same numbers. In a tree, x is the ch
 Greedy, the margins of the rescues are exactly the log-probability given up along the way, each at most |ln tau|. Sampled, whether x may
 be rescued depends on the context alone, so the total variation at a position is the probability of a rescue there.
 
-What is not in the paper (trees, sampling, guards, budgets, the share of recent sightings) can be switched off: preset `published`.
+Where the draft says t and the target x, the target itself finds x the better of the two, so a sighting of the reverse speaks for the
+rescue at least as much. What is not in the paper (reverses, trees, sampling, guards, budgets, the share of recent sightings) can be
+switched off: preset `published`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ..sampling import Rng
 from .control import Lot
 from .csd_config import SAFE, CsdConfig, RandomRescueConfig, RescueConfig
 from .ledger import Event, Ledger, Request
-from .memory import Memory, SharedMemory, pack
+from .memory import Memory, SharedMemory, both_ways, pack
 from .spelling import Spelling
 from .walk import Decide, Node, Rule, Step
 
@@ -54,12 +56,13 @@ class Book(Ledger):
 
     def refusal(self, config: CsdConfig, key: int, margin: float) -> str | None:
         """Which of the two tests a pair does not pass."""
-        seen = config.tests == "gate" or self.memory.nominates(
-            key, config.min_count, more=self.own[key], of=self.total, recent=config.recent
-        )
-        if not seen:
+        if config.tests != "gate" and not self._nominates(config, both_ways(key) if config.symmetric else (key,)):
             return "frequency"
         return "gate" if config.tests != "memory" and margin < math.log(config.tau) else None
+
+    def _nominates(self, config: CsdConfig, keys: tuple[int, ...]) -> bool:
+        more = sum(self.own[key] for key in keys)
+        return self.memory.nominates(keys, config.min_count, more=more, of=self.total, recent=config.recent)
 
     def close(self, request: Request) -> None:
         """Hand the request's sightings to the shared memory, once."""

@@ -35,6 +35,7 @@ class CsdConfig(RescueConfig):
     tau: float = 0.01
     tests: str = "both"
     recent: bool = True  # a pair must be frequent among recent sightings too
+    symmetric: bool = True  # sightings of a pair's reverse count as well
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,6 +43,7 @@ class CsdConfig(RescueConfig):
         need(self, "tau", number(self.tau) and 0 < self.tau <= 1, "above 0 and at most 1")
         need(self, "tests", self.tests in TESTS, f"one of {', '.join(TESTS)}")
         need(self, "recent", isinstance(self.recent, bool), "true or false")
+        need(self, "symmetric", isinstance(self.symmetric, bool), "true or false")
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class RandomRescueConfig(RescueConfig):
 
 
 SAFE = CsdConfig()
-PUBLISHED = CsdConfig(recent=False, guards=False, streak=None, overshoot=0.0, max_nats_per_1k=None)
+PUBLISHED = CsdConfig(recent=False, symmetric=False, guards=False, streak=None, overshoot=0.0, max_nats_per_1k=None)
 PRESETS = {"safe": SAFE, "published": PUBLISHED}
 RANDOM_PRESETS = {
     "safe": RandomRescueConfig(),

@@ -31,6 +31,12 @@ def unpack(key: int) -> tuple[int, int]:
     return key >> _SHIFT, key & MOST
 
 
+def both_ways(key: int) -> tuple[int, int]:
+    """A pair and its reverse."""
+    drafted, target = unpack(key)
+    return key, pack(target, drafted)
+
+
 @dataclass(frozen=True)
 class Memory:
     """A snapshot: `counts` by key, `weights` the same with older sightings faded, `total` the sum of the faded sightings of all pairs,
@@ -52,17 +58,18 @@ class Memory:
     def _replace(self, **changes: object) -> Memory:
         return replace(self, **changes)  # type: ignore[arg-type]
 
-    def nominates(self, key: int, min_count: float, *, more: int = 0, of: int = 0, recent: bool = True) -> bool:
-        """Whether a pair was seen more than `min_count` times, `more` sightings of the request's own among `of` included.
+    def nominates(self, keys: tuple[int, ...], min_count: float, *, more: int = 0, of: int = 0, recent: bool = True) -> bool:
+        """Whether these pairs, one or one with its reverse, were seen more than `min_count` times together, `more` sightings of the
+        request's own among `of` included.
 
-        With `recent` and a calibrated memory it must also make up as large a share of the faded sightings as `min_count + 1` of the
+        With `recent` and a calibrated memory they must also make up as large a share of the faded sightings as `min_count + 1` of the
         calibration's.
         """
-        if self.counts.get(key, 0) + more <= min_count:
+        if sum(self.counts.get(key, 0) for key in keys) + more <= min_count:
             return False
         if not recent or not self.calibrated:
             return True
-        share = (self.weights.get(key, 0.0) + more) / (self.total + of)
+        share = (sum(self.weights.get(key, 0.0) for key in keys) + more) / (self.total + of)
         return share >= (min_count + 1) / self.calibrated * (1 - 1e-9)
 
     def learned(self, seen: Mapping[int, int], capacity: int = CAPACITY) -> Memory:

@@ -13,7 +13,7 @@ from paceline.calibrate.csd import _remarks, _report, calibrate_csd
 from paceline.calibrate.run import Pair, Plan
 from paceline.errors import CheckpointMismatch, InvalidRequest
 from paceline.rules import ledger, memory_file
-from paceline.rules.memory import Memory, pack
+from paceline.rules.memory import Memory, both_ways, pack
 from paceline.train.prompts import Row
 
 from .. import matrix
@@ -50,7 +50,7 @@ def test_the_report_says_what_a_threshold_would_nominate(made):
     report, out = made
     memory = memory_file.load(out)
     assert (report["rejections"], report["pairs"], report["prompts"]) == (memory.calibrated, len(memory.counts), len(prompts()))
-    assert report["nominated"]["6"] == sum(c > 6 for c in memory.counts.values())
+    assert report["nominated"]["6"] == sum(c + memory.counts.get(both_ways(key)[1], 0) > 6 for key, c in memory.counts.items())
     assert memory.domain == "letters"
 
 
@@ -58,9 +58,16 @@ def test_the_share_of_rejections_is_that_of_pairs_known_from_other_prompts():
     seen = [Counter({pack(1, 2): 9, pack(3, 4): 1}), Counter({pack(1, 2): 3, pack(5, 6): 8}), Counter({pack(3, 4): 2, pack(1, 2): 1})]
     memory = Memory.calibration(sum(seen, Counter()), None)
     report = _report(memory, seen)
-    assert report["nominated"] == {"1": 3, "2": 3, "3": 2, "6": 2, "12": 1}
+    assert report["nominated"] == {"0": 3, "1": 3, "2": 3, "3": 2, "6": 2, "12": 1}
     # of 24: pair (1, 2) was seen 4, 10 and 12 times in the other prompts, (3, 4) twice and once, (5, 6) never
-    assert report["share_of_rejections"] == {"1": 14 / 24, "2": 13 / 24, "3": 13 / 24, "6": 4 / 24, "12": 0.0}
+    assert report["share_of_rejections"] == {"0": 16 / 24, "1": 14 / 24, "2": 13 / 24, "3": 13 / 24, "6": 4 / 24, "12": 0.0}
+
+
+def test_in_the_report_a_pair_and_its_reverse_stand_for_each_other():
+    seen = [Counter({pack(1, 2): 2}), Counter({pack(2, 1): 1})]
+    report = _report(Memory.calibration(sum(seen, Counter()), None), seen)
+    assert (report["nominated"]["2"], report["nominated"]["3"]) == (2, 0)
+    assert (report["share_of_rejections"]["0"], report["share_of_rejections"]["1"]) == (1.0, 1 / 3)
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.05, ["are 5.0% of the rejections", "csd.min_count"]), (0.1, [])])

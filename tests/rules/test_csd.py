@@ -57,6 +57,21 @@ def test_a_pair_must_be_seen_more_often_than_the_threshold(seen, kept):
     assert (refusal(PUBLISHED, memory=memory) is None) is kept
 
 
+@pytest.mark.parametrize(("config", "kept"), [(SAFE, True), (replace(SAFE, symmetric=False), False), (PUBLISHED, False)])
+def test_sightings_of_the_reverse_pair_count_unless_switched_off(config, kept):
+    memory = Memory.calibration({pack(1, 0): 4, pack(0, 1): 3})
+    assert (refusal(config, memory=memory) is None) is kept
+
+
+@pytest.mark.parametrize(("symmetric", "reason"), [(True, None), (False, "frequency")])
+def test_a_requests_own_sighting_of_the_reverse_counts_in_later_rounds(symmetric, reason):
+    config = replace(SAFE, min_count=0, symmetric=symmetric)
+    _, of = decide(rule(config, Memory()), ROWS, CHAIN)  # 1 was drafted and 0 said
+    of.tokens.append(0)
+    decide(rule(config, Memory()), [[2.0, 3.0, 0, 0], [0.0] * 4], Tree.chain((0, 0)), of)
+    assert [event.refusal for event in book(of).events] == ["frequency", reason]
+
+
 @pytest.mark.parametrize(("tau", "kept"), [(math.exp(-1.0) - 1e-9, True), (math.exp(-1.0) + 1e-9, False)])
 def test_the_gate_compares_two_target_logits(tau, kept):
     assert (refusal(replace(PUBLISHED, tau=tau)) is None) is kept

@@ -14,7 +14,7 @@ from paceline import engine, methods
 from paceline.errors import CheckpointMismatch, InvalidRequest, PacelineError
 from paceline.origin import Origin, origin_of
 from paceline.rules import memory_file
-from paceline.rules.memory import MOST, Memory, SharedMemory, pack, unpack
+from paceline.rules.memory import MOST, Memory, SharedMemory, both_ways, pack, unpack
 
 from .. import tiny
 from ..matrix import PROMPTS, request
@@ -39,12 +39,21 @@ def test_a_calibration_counts_its_rejections():
 
 
 def test_an_empty_memory_nominates_nothing():
-    assert not Memory().nominates(pack(1, 2), 0)
+    assert not Memory().nominates((pack(1, 2),), 0)
 
 
 @pytest.mark.parametrize(("more", "nominated"), [(2, False), (3, True)])
 def test_sightings_of_the_request_itself_count(more, nominated):
-    assert MADE.nominates(pack(2, 1), 6, more=more, of=more, recent=False) is nominated
+    assert MADE.nominates((pack(2, 1),), 6, more=more, of=more, recent=False) is nominated
+
+
+def test_pairs_that_are_asked_for_together_are_counted_together():
+    memory = Memory.calibration({pack(1, 2): 4, pack(2, 1): 3, pack(5, 6): 93})
+    assert both_ways(pack(1, 2)) == (pack(1, 2), pack(2, 1))
+    for recent in (False, True):
+        assert memory.nominates(both_ways(pack(2, 1)), 6, recent=recent)
+        assert not memory.nominates(both_ways(pack(2, 1)), 7, recent=recent)
+        assert not memory.nominates((pack(1, 2),), 6, recent=recent)
 
 
 def test_a_pair_that_is_no_longer_seen_loses_its_place_though_its_count_stays():
@@ -52,17 +61,17 @@ def test_a_pair_that_is_no_longer_seen_loses_its_place_though_its_count_stays():
     for _ in range(20):
         later = later.learned({pack(30, 31): 10})
     assert later.counts[pack(1, 2)] == 9
-    assert MADE.nominates(pack(1, 2), 6)
-    assert not later.nominates(pack(1, 2), 6)
-    assert later.nominates(pack(1, 2), 6, recent=False)
+    assert MADE.nominates((pack(1, 2),), 6)
+    assert not later.nominates((pack(1, 2),), 6)
+    assert later.nominates((pack(1, 2),), 6, recent=False)
 
 
 def test_a_table_that_only_grows_enables_ever_more_pairs_and_a_recent_share_does_not():
     memory, rare = Memory.calibration({pack(0, t): 10 for t in range(1, 11)}), pack(40, 41)
     for _ in range(300):
         memory = memory.learned({**{pack(0, t): 1 for t in range(1, 11)}, rare: 1} if _ % 30 == 0 else {pack(0, 1): 10})
-    assert memory.nominates(rare, 6, recent=False), "the plain count lets it in"
-    assert not memory.nominates(rare, 6), "one in three hundred sightings is not frequent"
+    assert memory.nominates((rare,), 6, recent=False), "the plain count lets it in"
+    assert not memory.nominates((rare,), 6), "one in three hundred sightings is not frequent"
 
 
 def test_half_of_the_weight_is_gone_after_as_many_rejections_as_the_calibration_saw():
