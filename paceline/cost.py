@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -64,9 +64,15 @@ class LiveCost:
 
     def __init__(self, curve: CostCurve, plain: int = 1) -> None:
         self.curve, self._plain, self._seen = curve, plain, 0
+        self.plain_rounds = 0  # that the curve has followed
+        self.since_plain = 0  # rounds since one was plain
 
     def __call__(self, nodes: int) -> float:
         return self.curve(nodes)
+
+    def begin(self, nodes: int) -> None:
+        """A round of this many nodes begins."""
+        self.since_plain = 0 if nodes == self._plain else self.since_plain + 1
 
     def add(self, nodes: int, seconds: float) -> None:
         """A round of this many nodes took so long. One that seems far off counts as off by FAR: noise, or a pause."""
@@ -74,11 +80,30 @@ class LiveCost:
         off = math.log(max(seconds, 1e-9) / self.curve(nodes))
         off = min(max(off, -math.log(FAR)), math.log(FAR))
         anchor = nodes == self._plain
+        self.plain_rounds += anchor
         follow = max(_ANCHOR if anchor else _FOLLOW, 1 / (1 + self._seen))
         seen = nodes if nodes <= _EXACT else nodes // _STEP * _STEP
         sizes = tuple(sorted({*self.curve.sizes, seen}))
         moved = [self.curve(s) * math.exp(off * (follow if anchor or s == seen else follow**2)) for s in sizes]
         self.curve = CostCurve(sizes, tuple(moved))
+
+
+class LiveCosts:
+    """Live curves by batch size; one that is new begins as the measured curve of the nearest size."""
+
+    def __init__(self, curves: Mapping[int, CostCurve]) -> None:
+        self._curves, self._live = dict(curves), dict[int, LiveCost]()
+
+    @property
+    def plain_rounds(self) -> int:
+        """That any of them has followed."""
+        return sum(cost.plain_rounds for cost in self._live.values())
+
+    def of(self, batch: int) -> LiveCost:
+        if batch not in self._live:
+            nearest = min(self._curves, key=lambda b: (abs(b - batch), b))
+            self._live[batch] = LiveCost(self._curves[nearest], batch)
+        return self._live[batch]
 
 
 TYPICAL = {  # relative to one node: what to assume of a device until it has been measured; the second one is a guess

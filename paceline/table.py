@@ -15,7 +15,7 @@ from .lossy import check_fits, configured
 from .options import Entry, Options
 
 if TYPE_CHECKING:
-    from .cost import CostCurve
+    from .cost import LiveCosts
     from .draft import Drafter
     from .drafters.part import Part
     from .origin import Origin
@@ -77,14 +77,14 @@ def _auto(target: Target, rule: Rule, profile: Any = None, budget: int | None = 
     from .tune.assemble import assemble
 
     found = assemble(target, Options(budget=budget or BUDGET, **options), profile)
-    return adaptive(found.parts, found.cost, budget=budget or BUDGET, basis=found.basis)
+    return adaptive(found.parts, found.costs, budget=budget or BUDGET, basis=found.basis)
 
 
-def adaptive(parts: Sequence[Part], cost: Mapping[int, CostCurve], **settings: Any) -> Drafter:
+def adaptive(parts: Sequence[Part], costs: LiveCosts, **settings: Any) -> Drafter:
     """The adaptive drafter over these parts (see `drafters.auto`)."""
     from .drafters.auto import AutoDrafter
 
-    return AutoDrafter(parts, cost, **settings)
+    return AutoDrafter(parts, costs, **settings)
 
 
 def _specbound(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline import engine, methods, table
-from paceline.cost import CostCurve
+from paceline.cost import CostCurve, LiveCosts
 from paceline.drafters.part import Part
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
@@ -92,7 +92,7 @@ def adaptive(target: HFTarget, clock: Callable[[], float] | None = None) -> Any:
 
     options = methods.Options(draft_model=tiny.draft(FAMILY), head=taught_head(), exits="lens", budget=12)
     parts = [Part(name, drafter) for name, drafter in available(target, options)[0].items()]
-    return table.adaptive(parts, {1: CostCurve((1, 8, 64), (0.01, 0.01, 0.1))}, clock=clock or Fitful())
+    return table.adaptive(parts, LiveCosts({1: CostCurve((1, 8, 64), (0.01, 0.01, 0.1))}), clock=clock or Fitful())
 
 
 def request(prompt: Sequence[int], count: int = LONGEST, *, eos: int | None = None, stop: tuple[str, ...] = (), **settings: Any) -> Request:

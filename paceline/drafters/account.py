@@ -6,6 +6,7 @@ import math
 
 TOLERANCE = 0.008  # how much slower than plain decoding the recent past may be, in the long run
 CREDIT = 1.0  # plain rounds that may be lost at the beginning, before anything is known
+LATER = 0.25  # the same of a request that begins with what earlier ones have shown
 _FADES, _RECENT, _FOLLOW = 0.99, 0.95, 0.1  # per round
 _FIRST = 4.0  # plain rounds that the first belief, no speed-up, counts as
 
@@ -13,10 +14,10 @@ _FIRST = 4.0  # plain rounds that the first belief, no speed-up, counts as
 class Account:
     """Sums over the rounds so far. Older ones fade, so that a disturbance of the machine is forgotten."""
 
-    def __init__(self, plain: float) -> None:
+    def __init__(self, plain: float, credit: float = CREDIT) -> None:
         self.spent = self.plain = 0.0  # seconds, and those of plain decoding
         self.total_spent = self.total_plain = 0.0  # without fading
-        self._credit = CREDIT * plain
+        self._credit = credit * plain
         self._noise = self._drafted = 0.0  # mean square of what plain rounds took beyond what was expected; rounds with drafts
         self._recent = [_FIRST * plain, _FIRST * plain]
 

@@ -12,24 +12,24 @@ Only when tokens come depends on time, never which: the rule is target match.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..cost import FAR, CostCurve, LiveCost
+from ..cost import FAR, LiveCost, LiveCosts
 from ..draft import Draft, Siblings
 from ..sequence import Sequence as Request
-from .account import Account
+from .account import CREDIT, LATER, Account
 from .claims import BRIEF, Claims, judged, with_claims
 from .part import Mean, Part
 from .pool import Pool, root_only
 
 BUDGET = 32  # most nodes of a sequence's tree
 FREE = 0.02  # a draft that costs less than this part of a plain round is made in every round
-OPENING = 2  # plain rounds at the beginning, since the price of a plain round is what all else is compared with
+OPENING = 2  # plain rounds at the very beginning, since the price of a plain round is what all else is compared with
 SURE = 1.0  # tokens beyond its price that a free draft must promise while a loss is made up, and those of the loss on top
-CLEAR, STALE = 1.15, 64  # below such a speed-up one round in so many is plain, so that the comparison rests on a fresh figure
+CLEAR, STALE = 1.15, 64  # one round in so many is plain, above such a speed-up one in four times as many: the comparison rests on it
 
 
 @dataclass
@@ -70,7 +70,7 @@ class AutoDrafter:
 
     Args:
         parts: the drafters, with what is known of each. They propose fixed children and are told no cost curve.
-        cost: seconds of a forward by the number of nodes of all sequences; by batch size, of which the nearest is taken.
+        costs: seconds of a forward by the number of nodes of all sequences; by batch size.
         budget: most nodes of a sequence's tree, the root included.
         clock: seconds; tests put in their own.
         basis: where the figures come from, for `report`.
@@ -81,7 +81,7 @@ class AutoDrafter:
     def __init__(
         self,
         parts: Sequence[Part],
-        cost: Mapping[int, CostCurve],
+        costs: LiveCosts,
         *,
         budget: int = BUDGET,
         clock: Callable[[], float] = time.perf_counter,
@@ -90,14 +90,12 @@ class AutoDrafter:
         self.parts, self.budget, self.basis = tuple(parts), budget, basis
         self.drafters = tuple(p.drafter for p in parts)
         self.target_layer_ids = tuple(sorted({i for d in self.drafters for i in d.target_layer_ids}))
-        self._curves, self._clock = cost, clock
-        self._costs: dict[int, LiveCost] = {}  # by batch size
-        self._account = Account(cost[min(cost)](1))
+        self._costs, self._clock = costs, clock
+        self._account = Account(costs.of(1)(1), LATER if costs.plain_rounds >= OPENING else CREDIT)
         self._own: WeakKeyDictionary[Request, _Own] = WeakKeyDictionary()
         self._open: list[_Asked] = []
         self._last: _Last | None = None
         self._chosen: Part | None = None  # the one that was asked for its merits, or on trial, in this round
-        self._since_plain = 0
         self.rounds = self.plain_rounds = self.nodes = 0
 
     def propose(self, seqs: Sequence[Request]) -> list[Draft]:
@@ -112,10 +110,9 @@ class AutoDrafter:
         return drafts
 
     def _count(self, nodes: int, batch: int) -> None:
-        plain = nodes == batch
         self.rounds, self.nodes = self.rounds + 1, self.nodes + nodes
-        self.plain_rounds += plain
-        self._since_plain = 0 if plain else self._since_plain + 1
+        self.plain_rounds += nodes == batch
+        self._costs.of(batch).begin(nodes)
 
     # what the last round says
 
@@ -125,13 +122,13 @@ class AutoDrafter:
         if last is None or not _same(last, seqs):
             return
         batch, seconds = len(last.seqs), now - last.began
-        cost = self._cost(batch)
+        cost = self._costs.of(batch)
         expected = cost(last.nodes) + last.drafting
         counted = min(seconds, FAR * expected)  # more was a pause
         if last.started is None:
             cost.add(last.nodes, seconds - last.drafting)
         else:  # the target had less to do, so what the round took beyond an ordinary one is the price of its draft
-            last.started.paid(batch, 0, max(0.0, seconds - cost(last.nodes)))
+            last.started.known.paid(batch, 0, max(0.0, seconds - cost(last.nodes)))
         if last.nodes == batch:
             self._account.add_plain(counted, last.drafting, expected)
         else:
@@ -149,31 +146,35 @@ class AutoDrafter:
                 still.append(asked)
                 continue
             found = judged(asked.draft, came)
-            asked.part.claims.add(found)
+            asked.part.known.claims.add(found)
             self._claims(asked.part, seq).add(found)
         self._open = still
 
     # what to draft
 
     def _draft(self, seqs: Sequence[Request]) -> list[Draft]:
-        cost = self._cost(len(seqs))
+        cost = self._costs.of(len(seqs))
         plain = cost(len(seqs))
         rate = self._account.speedup * len(seqs) / plain  # tokens per second
         pool = Pool(seqs, self.budget, cost, rate)
         dear = []
         for part in self.parts:
-            if part.seconds and part.price(len(seqs)) <= FREE * plain and not part.starts:
+            if part.known.seconds and part.known.price(len(seqs)) <= FREE * plain and not part.starts:
                 part.rounds += 1
                 pool.add(self._ask(part, seqs, range(len(seqs))))
             else:
                 dear.append(part)
-        stale = self._since_plain >= STALE and self._account.speedup < CLEAR
         debt = max(0.0, -self._account.slack) / plain
-        if self.rounds < OPENING or stale or (debt and pool.value() < SURE + debt):
+        if self._must_be_plain(cost) or (debt and pool.value() < SURE + debt):
             return [root_only(seq) for seq in seqs]
         if not debt:
             self._ask_dear(dear, seqs, pool)
         return pool.best()
+
+    def _must_be_plain(self, cost: LiveCost) -> bool:
+        """Whether it is time to see what a plain round takes."""
+        unknown = self.rounds < OPENING and cost.plain_rounds < OPENING
+        return unknown or cost.since_plain >= (STALE if self._account.speedup < CLEAR else 4 * STALE)
 
     def _ask_dear(self, parts: Sequence[Part], seqs: Sequence[Request], pool: Pool) -> None:
         """Ask at most one drafter that costs something: the one that promises most beyond its price, or one that is due for a trial."""
@@ -182,30 +183,31 @@ class AutoDrafter:
         net, members, chosen = max(plans, key=lambda plan: plan[0], default=(0.0, [], None))
         on_trial = net <= 0
         if on_trial:
-            due = [part for part in parts if part.idle >= part.pause and self._affords(part, seqs[0])]
+            due = [part for part in parts if part.known.idle >= part.known.pause and self._affords(part, seqs[0])]
             chosen, members = (due[0], [0]) if due else (None, [])
         for part in parts:
-            part.rest()
+            part.known.rest()
         self._chosen = chosen
         if chosen is None:
             return
         before = pool.value()
         pool.add(self._ask(chosen, seqs, members))
-        chosen.asked(on_trial=on_trial)
+        chosen.rounds += 1
+        chosen.known.asked(on_trial=on_trial)
         gained = (pool.value() - before) / len(members)
         for i in members:
-            usual = chosen.gain(promised[i])
+            usual = chosen.known.gain(promised[i])
             self._own_gain(chosen, seqs[i]).add(min(gained / max(usual.value, 0.05), 3.0))
             usual.add(gained)
 
     def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], rate: float) -> tuple[float, list[int]]:
         """For which sequences to ask this drafter, and what that promises beyond its price, in tokens."""
-        gains = [part.gain(promised[i]).value * self._own_gain(part, seq).value for i, seq in enumerate(seqs)]
+        gains = [part.known.gain(promised[i]).value * self._own_gain(part, seq).value for i, seq in enumerate(seqs)]
         order = sorted(range(len(seqs)), key=lambda i: -gains[i])
         best, members, total, price = 0.0, list[int](), 0.0, 0.0
         for count, i in enumerate(order, 1):
             total += gains[i]
-            price = part.price(count) + sum(self._reading(part, seqs[k]) for k in order[:count])
+            price = part.known.price(count) + sum(self._reading(part, seqs[k]) for k in order[:count])
             if total - rate * price > best:
                 best, members = total - rate * price, order[:count]
         return best, members
@@ -213,13 +215,13 @@ class AutoDrafter:
     def _reading(self, part: Part, seq: Request) -> float:
         """Seconds of reading what this drafter has not read of a sequence, spread over the rounds that may still come."""
         behind = self._behind(part, seq)
-        return (part.price(1, behind) - part.price(1)) * min(1.0, 2.0 / max(seq.room, 1))
+        return (part.known.price(1, behind) - part.known.price(1)) * min(1.0, 2.0 / max(seq.room, 1))
 
     def _behind(self, part: Part, seq: Request) -> int:
         return len(seq.tokens) - min(self._known(seq).read.get(part.name, 0), len(seq.tokens))
 
     def _affords(self, part: Part, seq: Request) -> bool:
-        return part.price(1, self._behind(part, seq)) <= self._account.slack
+        return part.known.price(1, self._behind(part, seq)) <= self._account.slack
 
     def _ask(self, part: Part, seqs: Sequence[Request], members: Iterable[int]) -> dict[int, Draft]:
         """Its drafts for some of the sequences, by their index, with claims that are to be believed."""
@@ -229,7 +231,7 @@ class AutoDrafter:
         drafts = [with_claims(d) for d in part.drafter.propose([seqs[i] for i in asked])]
         part.starts |= any(d.head_start is not None for d in drafts)
         if not part.starts:
-            part.paid(len(asked), behind, self._clock() - began)
+            part.known.paid(len(asked), behind, self._clock() - began)
         believed = {}
         for i, draft in zip(asked, drafts, strict=True):
             seq = seqs[i]
@@ -245,21 +247,15 @@ class AutoDrafter:
         return self._own.setdefault(seq, _Own())
 
     def _claims(self, part: Part, seq: Request) -> Claims:
-        return self._known(seq).claims.setdefault(part.name, Claims(part.claims, most=BRIEF))
+        return self._known(seq).claims.setdefault(part.name, Claims(part.known.claims, most=BRIEF))
 
     def _own_gain(self, part: Part, seq: Request) -> Mean:
         return self._known(seq).gain.setdefault(part.name, Mean(1.0, 4.0))
 
-    def _cost(self, batch: int) -> LiveCost:
-        if batch not in self._costs:
-            nearest = min(self._curves, key=lambda b: (abs(b - batch), b))
-            self._costs[batch] = LiveCost(self._curves[nearest], batch)
-        return self._costs[batch]
-
     @property
     def report(self) -> dict[str, Any]:
         """What was chosen, and why."""
-        account, plain = self._account, self._cost(1)(1)
+        account, plain = self._account, self._costs.of(1)(1)
         speedup = account.total_plain / account.total_spent if account.total_spent else None
         nodes = self.nodes / max(self.rounds, 1)
         reasons = [] if speedup is None else [f"{nodes:.1f} nodes a round; by its own clock {speedup:.2f} times plain decoding"]
@@ -269,7 +265,7 @@ class AutoDrafter:
             "plain_rounds": self.plain_rounds,
             "nodes_per_round": nodes,
             "speedup_by_own_clock": speedup,
-            "drafters": {p.name: {"rounds": p.rounds, "seconds": p.price(1), "gain": [g.value for g in p.gains]} for p in self.parts},
+            "drafters": {p.name: p.report for p in self.parts},
             "reasons": reasons + [p.worth(plain) for p in self.parts if p.rounds],
         }
 

@@ -29,31 +29,28 @@ class Mean:
 
 
 @dataclass
-class Part:
-    """One drafter, its price and its worth.
+class Known:
+    """What is known of a drafter: its price and its worth. It outlives the requests that it was learnt from.
 
     Args:
         seconds: of a draft, by the number of sequences; empty is unknown, and taken for nothing until it has been asked once.
         catch_up: seconds per token that it has not read yet, such as those of a prompt.
         claims: how far its claims are to be believed.
         gains: tokens per round that it adds to the others' drafts, by context (see CONTEXTS).
+        idle, pause: rounds since it was asked, and rounds after which it is tried again.
     """
 
-    name: str
-    drafter: Drafter
     seconds: dict[int, float] = field(default_factory=dict)
     catch_up: float = 0.0
     claims: Claims = field(default_factory=Claims)
     gains: list[Mean] = field(default_factory=lambda: [Mean(GUESS) for _ in range(len(CONTEXTS) + 1)])
-    rounds: int = 0  # in which it was asked
-    starts: bool = False  # whether it begins with the target's own work, so that its drafts must be verified as they are
-    idle: int = 0  # rounds since
-    pause: int = _FIRST_PAUSE  # idle rounds before it is tried again
+    idle: int = 0
+    pause: int = _FIRST_PAUSE
 
     @classmethod
-    def known(cls, name: str, drafter: Drafter, found: Mapping[str, object]) -> Part:
-        """With what a profile says of it (see `record`)."""
-        made = cls(name, drafter)
+    def of(cls, found: Mapping[str, object]) -> Known:
+        """What a profile says (see `record`)."""
+        made = cls()
         made.seconds = {int(k): float(v) for k, v in found["seconds"].items()}  # type: ignore[attr-defined]
         made.catch_up = float(found["catch_up"])  # type: ignore[arg-type]
         made.claims = Claims(Claims(counts=found["claims"]))  # type: ignore[arg-type]
@@ -62,7 +59,7 @@ class Part:
 
     @property
     def record(self) -> dict[str, object]:
-        """What is known of it, for a profile."""
+        """For a profile."""
         return {
             "seconds": {str(k): v for k, v in self.seconds.items()},
             "catch_up": self.catch_up,
@@ -92,20 +89,36 @@ class Part:
         """What it adds where the other drafts promise so many accepted tokens."""
         return self.gains[bisect_right(CONTEXTS, promised)]
 
-    def worth(self, plain: float) -> str:
-        """What it costs and adds, for people; `plain` are the seconds of a plain round."""
-        told = f"{self.name}: {1000 * self.price(1):.1f} ms a draft, {self.price(1) / plain:.2f} plain rounds"
-        if all(gain.weight <= 1 for gain in self.gains):
-            return f"{told}; so cheap that it is always asked"
-        little, *_, much = (gain.value for gain in self.gains)
-        return f"{told}; it adds {little:.2f} tokens a round where other drafts promise little, {much:.2f} where they promise much"
-
     def rest(self) -> None:
         """It was not asked in this round."""
         self.idle += 1
 
     def asked(self, *, on_trial: bool) -> None:
         """It was asked, on its merits or to see whether it has any by now; after each trial the next one comes later."""
-        self.rounds += 1
         self.idle = 0
         self.pause = min(2 * self.pause, _LONGEST_PAUSE) if on_trial else _FIRST_PAUSE
+
+
+@dataclass
+class Part:
+    """One drafter that takes part in some requests, and what is known of it."""
+
+    name: str
+    drafter: Drafter
+    known: Known = field(default_factory=Known)
+    rounds: int = 0  # in which it was asked
+    starts: bool = False  # whether it begins with the target's own work, so that its drafts must be verified as they are
+
+    @property
+    def report(self) -> dict[str, object]:
+        """How often it was asked, seconds of a draft, and what it adds by context."""
+        return {"rounds": self.rounds, "seconds": self.known.price(1), "gain": [gain.value for gain in self.known.gains]}
+
+    def worth(self, plain: float) -> str:
+        """What it costs and adds, for people; `plain` are the seconds of a plain round."""
+        price, gains = self.known.price(1), self.known.gains
+        told = f"{self.name}: {1000 * price:.1f} ms a draft, {price / plain:.2f} plain rounds"
+        if all(gain.weight <= 1 for gain in gains):
+            return f"{told}; so cheap that it is always asked"
+        little, *_, much = (gain.value for gain in gains)
+        return f"{told}; it adds {little:.2f} tokens a round where other drafts promise little, {much:.2f} where they promise much"

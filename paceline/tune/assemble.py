@@ -1,17 +1,20 @@
-"""What the adaptive drafter starts with: the drafters at hand, and what a profile or a short measurement says of them."""
+"""What the adaptive drafter starts with: the drafters at hand, and what is known of them.
+
+First that is what a profile or a short measurement says. What requests then show is kept for later ones of the same target in this process:
+what rounds take, and of each drafter its price and worth.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..cost import CostCurve, first_cost_curve
+from ..cost import LiveCosts, first_cost_curve
 from ..draft import Drafter
-from ..drafters.part import GUESS_MODEL, Mean, Part
+from ..drafters.part import GUESS_MODEL, Known, Mean, Part
 from ..errors import PacelineError
 from ..options import Entry, Options
 from ..table import DRAFTERS, RULES
@@ -21,13 +24,25 @@ from .profile import Profile
 _OF_ANY = frozenset({"num_speculative_tokens", "budget"})  # who gives another option means one drafter, and wants to hear of its errors
 
 
+Key = tuple[str, ...]  # of a drafter: its name, its model, and how it was told to draft
+
+
 @dataclass(frozen=True)
 class Start:
-    """Drafters with what is known of each, cost curves by batch size, and where that comes from."""
+    """Drafters with what is known of each, what rounds cost by batch size, and where that comes from."""
 
     parts: list[Part]
-    cost: Mapping[int, CostCurve]
+    costs: LiveCosts
     basis: str
+
+
+@dataclass
+class _Learnt:
+    """What all requests of a target share. Whatever they write into it changes speed, never text."""
+
+    costs: LiveCosts
+    known: dict[Key, Known] = field(default_factory=dict)
+    requests: int = 0
 
 
 def available(target: Any, options: Options) -> tuple[dict[str, Drafter], dict[str, str]]:
@@ -38,7 +53,7 @@ def available(target: Any, options: Options) -> tuple[dict[str, Drafter], dict[s
     for name, entry in DRAFTERS.items():
         if "FIXED" not in entry.siblings:
             continue
-        told = {field: getattr(options, field) for field in options.given() & entry.options}
+        told = _told(entry, options)
         if entry.on_target and not told.keys() - _OF_ANY:
             lacking[name] = f"{name} drafts with the target's own layers; give an option of its own to let it take part"
             continue
@@ -51,51 +66,68 @@ def available(target: Any, options: Options) -> tuple[dict[str, Drafter], dict[s
     return found, lacking
 
 
+def _told(entry: Entry, options: Options) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in options.given() & entry.options}
+
+
 def assemble(target: Any, options: Options, profile: str | Path | None = None) -> Start:
-    """From a profile: this file, or what the cache holds for this target; without one, from a measurement of about a second.
+    """From a profile: this file, or what the cache holds for this target; without one, from a measurement of about a second. And from what
+    earlier requests with the same start have shown.
 
     Raises CheckpointMismatch for a named profile of another machine or model.
     """
     found, _ = available(target, options)
-    known = _profile(target, profile)
-    if known is None:
-        parts = [_measured(name, drafter, DRAFTERS[name]) for name, drafter in found.items()]
-        return Start(parts, {1: first_cost_curve(target)}, "a short measurement")
-    drafters = known.drafters
-    parts = [
-        Part.known(name, drafter, drafters[name].known)
-        if name in drafters and drafters[name].model == model_of(drafter)
-        else _measured(name, drafter, DRAFTERS[name])
-        for name, drafter in found.items()
-    ]
-    return Start(parts, known.cost, f"the profile of {known.made}")
+    profiled = _profile(target, profile)
+    basis = "a short measurement" if profiled is None else f"the profile of {profiled.made}"
+    learnt = _learnt.setdefault(target, {})
+    if basis not in learnt:
+        learnt[basis] = _Learnt(LiveCosts({1: first_cost_curve(target)} if profiled is None else profiled.cost))
+    shared = learnt[basis]
+    parts = [Part(name, drafter, _known(name, drafter, options, shared, profiled)) for name, drafter in found.items()]
+    if shared.requests:
+        basis += f", and {shared.requests} earlier request{'s' * (shared.requests > 1)}"
+    shared.requests += 1
+    return Start(parts, shared.costs, basis)
 
 
-def _measured(name: str, drafter: Drafter, entry: Entry) -> Part:
-    """A drafter of which only the price is known, where that can be told without a text."""
+def _known(name: str, drafter: Drafter, options: Options, shared: _Learnt, profiled: Profile | None) -> Known:
+    """What is known of a drafter that drafts in this way; the same object for all requests."""
+    model, told = model_of(drafter), _told(DRAFTERS[name], options)
+    key = (name, model, *sorted(f"{option}={value}" for option, value in told.items() if option not in ("draft_model", "head")))
+    if key not in shared.known:
+        tuned = profiled.drafters.get(name) if profiled else None
+        shared.known[key] = Known.of(tuned.known) if tuned and tuned.model == model else _measured(drafter, DRAFTERS[name])
+    return shared.known[key]
+
+
+def _measured(drafter: Drafter, entry: Entry) -> Known:
+    """Only the price, where that can be told without a text."""
     if entry.cheap:
-        return Part(name, drafter, {1: 0.0})
+        return Known({1: 0.0})
     if (head := getattr(drafter, "head", None)) is not None:
         from ..heads.decode import draft_seconds
 
-        return Part(name, drafter, {1: draft_seconds(head)})
+        return Known({1: draft_seconds(head)})
     if (model := getattr(drafter, "model", None)) is not None:
         curve, depth = first_cost_curve(model), getattr(drafter, "depth", 1)
-        gains = [Mean(guess) for guess in GUESS_MODEL]
-        return Part(name, drafter, {1: depth * curve(2)}, catch_up=curve(24) / 24, gains=gains)
-    return Part(name, drafter)
+        return Known({1: depth * curve(2)}, catch_up=curve(24) / 24, gains=[Mean(guess) for guess in GUESS_MODEL])
+    return Known()
 
 
 def model_of(drafter: Any) -> str:
     """What a drafter drafts with, as a profile names it; empty for one that needs no model."""
     if (model := getattr(drafter, "model", None)) is not None:
-        from ..origin import origin_of
+        if model not in _named:
+            from ..origin import origin_of
 
-        return f"{model.name} {sum(origin_of(model, 'none').target_marks):.5g}"
+            _named[model] = f"{model.name} {sum(origin_of(model, 'none').target_marks):.5g}"
+        return _named[model]
     head = getattr(drafter, "head", None)
     return "" if head is None else f"head of {sum(p.numel() for p in head.parameters())} numbers for {head.config.target_name}"
 
 
+_learnt: WeakKeyDictionary[Any, dict[str, _Learnt]] = WeakKeyDictionary()  # by target and basis
+_named: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # what `model_of` says, by draft model
 _found: WeakKeyDictionary[Any, Profile | None] = WeakKeyDictionary()  # what the cache holds, by target
 
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..bench import environment
-from ..cost import SIZES, CostCurve, measure_cost_curve
+from ..cost import SIZES, CostCurve, LiveCosts, measure_cost_curve
 from ..draft import Draft
-from ..drafters.part import Part
+from ..drafters.part import Known, Part
 from ..options import Options
 from ..origin import origin_of
 from ..replay import Text
@@ -64,7 +64,7 @@ def tune(target: Any, prompts: Mapping[str, Sequence[int]], options: Options, *,
     lines = [choose.plain(cost), *_candidates(known, cost, (texts, layer_ids), options, tell)]
     figures, learnt = _adaptive(known, cost, (texts, layer_ids))
     choices = [choose.choose(lines, cost, batch) for batch in cost]
-    tuned = {name: Tuned(model_of(drafters[name]), part.record) for name, part in learnt.items()}
+    tuned = {name: Tuned(model_of(drafters[name]), part.known.record) for name, part in learnt.items()}
     profile = Profile(
         origin_of(target, "none"),
         str(target.dtype).removeprefix("torch."),
@@ -126,8 +126,8 @@ def _adaptive(
     """Let the adaptive drafter go through the texts one after another, on a clock of measured costs: what it has learnt of each drafter by
     then is what it will start from."""
     clock = next((r.clock for r in known.values()), Clock())
-    parts = {name: Part(name, r, dict(r.price.seconds), r.price.catch_up) for name, r in known.items()}
-    drafter, began, count = adaptive(list(parts.values()), cost, clock=clock), clock.now, Count()
+    parts = {name: Part(name, r, Known(dict(r.price.seconds), r.price.catch_up)) for name, r in known.items()}
+    drafter, began, count = adaptive(list(parts.values()), LiveCosts(cost), clock=clock), clock.now, Count()
 
     def verified(drafts: list[Draft]) -> None:
         clock.now += cost[1](sum(len(d.tree) for d in drafts))

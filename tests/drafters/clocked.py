@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.cost import CostCurve
+from paceline.cost import CostCurve, LiveCosts
 from paceline.draft import Draft, HeadStart, Siblings
 from paceline.drafters.auto import AutoDrafter
-from paceline.drafters.part import Part
+from paceline.drafters.part import Known, Part
 from paceline.replay import Text
 from paceline.sequence import Sequence as Request
 from paceline.tree import Tree
@@ -87,12 +87,12 @@ class World:
         return Right(self.clock, self.texts, by_place(rate), claims=None if claims is None else by_place(claims), **settings)
 
     def part(self, name: str, drafter: Right) -> Part:
-        return Part(name, drafter, {1: drafter.seconds})
+        return Part(name, drafter, Known({1: drafter.seconds}))
 
     def run(self, *drafters: Right, names: Sequence[str] = "abc") -> AutoDrafter:
         """Decode the texts at once with an adaptive drafter over these."""
         parts = [self.part(name, drafter) for name, drafter in zip(names, drafters, strict=False)]
-        auto = AutoDrafter(parts, {1: self.cost}, clock=self.clock)
+        auto = AutoDrafter(parts, LiveCosts({1: self.cost}), clock=self.clock)
         self.follow(auto)
         return auto
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 
 from paceline import engine
-from paceline.cost import CostCurve
-from paceline.drafters.auto import OPENING, AutoDrafter
+from paceline.cost import CostCurve, LiveCosts
+from paceline.drafters.auto import OPENING, STALE, AutoDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.drafters.part import GUESS_MODEL, Mean, Part
+from paceline.drafters.part import GUESS_MODEL, Known, Mean, Part
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request
 
 from .. import matrix, tiny
-from .clocked import FLAT, STEEP, World, text
+from .clocked import FLAT, STEEP, Right, World, text
 
 
 @pytest.mark.parametrize("cost", [FLAT, STEEP], ids=["flat", "steep"])
@@ -37,7 +38,7 @@ def test_two_dear_and_useless_drafters_cost_at_most_two_percent():
 def test_forwards_that_are_dearer_than_their_curve_says_cost_at_most_two_percent():
     world = World(CostCurve((1, 8), (1.0, 3.0)))
     drafter = world.right(0.1, claims=0.6)
-    world.follow(AutoDrafter([Part("a", drafter, {1: 0.0})], {1: FLAT}, clock=world.clock))
+    world.follow(AutoDrafter([Part("a", drafter, Known({1: 0.0}))], LiveCosts({1: FLAT}), clock=world.clock))
     assert world.slowdown <= 1.02, f"{world.slowdown:.3f} times the seconds of plain decoding"
 
 
@@ -70,10 +71,12 @@ def test_good_drafts_are_used_nearly_as_if_nothing_else_were(rate, seconds):
     assert world.clock.now <= 1.05 * alone.clock.now, f"{world.clock.now:.1f} s, and {alone.clock.now:.1f} s with the drafter alone"
 
 
-def with_model(world: World, rate: float, seconds: float) -> None:
+def with_model(world: World, rate: float, seconds: float) -> AutoDrafter:
     """Decode with a draft model of which only the price is known."""
-    part = Part("a", world.right(rate, seconds=seconds), {1: seconds}, gains=[Mean(guess) for guess in GUESS_MODEL])
-    world.follow(AutoDrafter([part], {1: world.cost}, clock=world.clock))
+    part = Part("a", world.right(rate, seconds=seconds), Known({1: seconds}, gains=[Mean(guess) for guess in GUESS_MODEL]))
+    auto = AutoDrafter([part], LiveCosts({1: world.cost}), clock=world.clock)
+    world.follow(auto)
+    return auto
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -103,11 +106,55 @@ def test_after_a_bad_beginning_a_free_drafter_may_win_it_back(wrong):
 @pytest.mark.parametrize("slower", [0.8, 1.3])
 def test_what_a_plain_round_takes_is_known_before_anything_is_compared_with_it(slower):
     world = World(CostCurve((1, 8), (slower, slower)), texts=[text(OPENING + 2)])
-    auto = AutoDrafter([Part("a", world.right(0.9), {1: 0.0})], {1: FLAT}, clock=world.clock)
+    auto = AutoDrafter([Part("a", world.right(0.9), Known({1: 0.0}))], LiveCosts({1: FLAT}), clock=world.clock)
     world.follow(auto)
     sizes = [len(row[0]) for row in world.trees[: OPENING + 1]]
     assert [size > 1 for size in sizes] == [False] * OPENING + [True], f"trees of {sizes} nodes"
-    assert auto._cost(1)(1) == pytest.approx(slower, rel=0.12), f"{auto._cost(1)(1):.2f} s for {slower} s"
+    assert auto._costs.of(1)(1) == pytest.approx(slower, rel=0.12), f"{auto._costs.of(1)(1):.2f} s for {slower} s"
+
+
+def later(world: World, before: AutoDrafter, *drafters: Right) -> None:
+    """Decode a world's texts with what an earlier request has learnt of drafters like these."""
+    parts = [Part(old.name, drafter, old.known) for old, drafter in zip(before.parts, drafters, strict=True)]
+    world.follow(AutoDrafter(parts, before._costs, clock=world.clock))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.1])
+def test_a_short_later_request_drafts_from_its_first_round(seconds):
+    before = with_model(World(texts=[text(150)]), 0.9, seconds)
+    alone, world = (World(texts=[text(24, 1)]) for _ in range(2))
+    alone.follow(alone.right(0.9, seconds=seconds))
+    later(world, before, world.right(0.9, seconds=seconds))
+    assert len(world.trees[0][0]) > 1, "its first round is plain"
+    assert world.clock.now <= 1.02 * alone.clock.now, f"{world.clock.now:.1f} s, and {alone.clock.now:.1f} s with the drafter alone"
+
+
+def test_what_an_earlier_request_found_useless_is_not_tried_at_once_again():
+    first = World()
+    before = first.run(first.right(0.0, seconds=0.5))
+    world = World(texts=[text(40, 1)])
+    drafter = world.right(0.0, seconds=0.5)
+    later(world, before, drafter)
+    assert len(drafter.asked) <= 2, f"asked at {drafter.asked}"
+    assert world.clock.now <= world.plain + 1.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_if_the_target_has_become_quicker_since_a_later_request_loses_little(seed):
+    """By the old price of a plain round drafts pay that do not pay any more."""
+    first = World(CostCurve((1, 8), (1.0, 1.0)))
+    before = first.run(first.right(0.6, seconds=0.5))
+    world = World(CostCurve((1, 8), (0.35, 0.35)), texts=[text(300, seed)])
+    later(world, before, world.right(0.6, seconds=0.5))
+    assert world.slowdown <= 1.03, f"{world.slowdown:.3f} times the seconds of plain decoding"
+
+
+def test_now_and_then_a_round_is_plain_however_well_drafting_goes():
+    world = World(texts=[text(2000)])
+    world.run(world.right(0.9))
+    plain = [i for i, row in enumerate(world.trees) if len(row[0]) == 1]
+    assert len(plain) > OPENING
+    assert max(b - a for a, b in itertools.pairwise(plain)) <= 4 * STALE + 1, f"plain were {plain}"
 
 
 def test_of_two_drafters_of_one_price_the_better_is_asked():
@@ -187,8 +234,8 @@ def test_a_long_pause_in_a_plain_round_is_no_licence_to_lose():
 def test_a_prompt_that_must_be_read_first_makes_a_drafter_dearer():
     world = World()
     drafter = world.right(0.5)
-    part = Part("a", drafter, {1: 0.05}, catch_up=0.5)
-    auto = AutoDrafter([part], {1: FLAT}, clock=world.clock)
+    part = Part("a", drafter, Known({1: 0.05}, catch_up=0.5))
+    auto = AutoDrafter([part], LiveCosts({1: FLAT}), clock=world.clock)
     short, long = (Request(list(range(n)), SamplingParams(max_new_tokens=20)) for n in (10, 400))
     net = [auto._plan(part, [seq], [0.0], 1.0)[0] for seq in (short, long)]
     assert net[0] > 0 == net[1], f"net {net} tokens after 10 and 400 tokens of prompt"
@@ -196,14 +243,14 @@ def test_a_prompt_that_must_be_read_first_makes_a_drafter_dearer():
 
 def test_what_comes_in_the_next_turn_says_nothing_of_the_last_round():
     world = World()
-    part = Part("a", world.right(0.5), {1: 0.0})
-    auto, seq = AutoDrafter([part], {1: FLAT}, clock=world.clock), Request([1, 2, 3], SamplingParams())
+    part = Part("a", world.right(0.5), Known({1: 0.0}))
+    auto, seq = AutoDrafter([part], LiveCosts({1: FLAT}), clock=world.clock), Request([1, 2, 3], SamplingParams())
     seq.slot = 0
     sizes = [len(auto.propose([seq])[0].tree) for _ in range(OPENING + 1)]
     assert [size > 1 for size in sizes] == [False] * OPENING + [True], f"trees of {sizes} nodes"
     seq.restart(list(range(40)), SamplingParams())
     auto.propose([seq])
-    assert (sum(map(sum, part.claims.counts)), auto.report["speedup_by_own_clock"]) == (0, None)
+    assert (sum(map(sum, part.known.claims.counts)), auto.report["speedup_by_own_clock"]) == (0, None)
 
 
 def test_a_drafter_that_is_always_asked_is_said_to_be_cheap():

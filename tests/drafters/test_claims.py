@@ -9,7 +9,7 @@ import pytest
 from paceline.draft import Draft
 from paceline.drafters.account import Account
 from paceline.drafters.claims import Claims, judged, outcomes, with_claims
-from paceline.drafters.part import Mean, Part
+from paceline.drafters.part import Known, Mean
 from paceline.drafters.pool import shared_out
 from paceline.tree import Tree
 
@@ -105,30 +105,30 @@ def test_losses_are_allowed_up_to_the_credit_and_forgotten():
 
 
 def test_a_price_that_was_not_measured_is_that_of_the_nearest_for_each():
-    part = Part("a", None, {1: 2.0, 4: 3.0})
-    assert [part.price(n) for n in (1, 2, 3, 4, 8)] == [2.0, 4.0, 3.0, 3.0, 6.0]
+    known = Known({1: 2.0, 4: 3.0})
+    assert [known.price(n) for n in (1, 2, 3, 4, 8)] == [2.0, 4.0, 3.0, 3.0, 6.0]
 
 
 def test_reading_a_prompt_is_no_part_of_the_price_of_a_draft():
-    part = Part("a", None, {1: 2.0})
-    part.paid(1, 100, 52.0)
-    assert (part.price(1), part.catch_up, part.price(1, 200)) == (2.0, 0.5, 102.0)
+    known = Known({1: 2.0})
+    known.paid(1, 100, 52.0)
+    assert (known.price(1), known.catch_up, known.price(1, 200)) == (2.0, 0.5, 102.0)
 
 
 def test_a_pause_does_not_make_a_drafter_dear_for_good():
-    part = Part("a", None, {1: 1.0})
-    part.paid(1, 1, 1000.0)
-    assert part.price(1) == pytest.approx(1.6)
+    known = Known({1: 1.0})
+    known.paid(1, 1, 1000.0)
+    assert known.price(1) == pytest.approx(1.6)
 
 
 def test_what_is_recorded_is_what_is_known_later():
-    part = Part("a", None, {1: 2.0, 4: 3.0}, catch_up=0.1)
-    part.claims.add([(0.6, False)] * 10)
-    part.gains[2].add(3.0)
-    again = Part.known("a", None, part.record)
+    known = Known({1: 2.0, 4: 3.0}, catch_up=0.1)
+    known.claims.add([(0.6, False)] * 10)
+    known.gains[2].add(3.0)
+    again = Known.of(known.record)
     assert (again.seconds, again.catch_up) == ({1: 2.0, 4: 3.0}, 0.1)
-    assert [g.value for g in again.gains] == [g.value for g in part.gains]
-    assert again.claims.ratio(5) == part.claims.ratio(5) < 0.5
+    assert [g.value for g in again.gains] == [g.value for g in known.gains]
+    assert again.claims.ratio(5) == known.claims.ratio(5) < 0.5
 
 
 def test_a_mean_settles_at_a_steady_pace():
@@ -140,9 +140,9 @@ def test_a_mean_settles_at_a_steady_pace():
 
 
 def test_trials_become_rarer_until_a_drafter_is_asked_on_its_merits():
-    part = Part("a", None)
+    known = Known()
     pauses = []
     for on_trial in (True, True, True, False):
-        part.asked(on_trial=on_trial)
-        pauses.append(part.pause)
+        known.asked(on_trial=on_trial)
+        pauses.append(known.pause)
     assert pauses == [16, 32, 64, 8]

@@ -109,16 +109,16 @@ def test_auto_starts_from_the_profile_in_the_cache(cache, target):
     start = assemble(target, methods.Options())
     assert start.basis == "the profile of 2026-01-01T00:00:00+00:00"
     (lookup,) = start.parts
-    assert [g.value for g in lookup.gains] == [0.25] * 4
-    assert lookup.claims.ratio(0) == pytest.approx(5 / 14)
-    assert start.cost[4](32) == 4.0
+    assert [g.value for g in lookup.known.gains] == [0.25] * 4
+    assert lookup.known.claims.ratio(0) == pytest.approx(5 / 14)
+    assert start.costs.of(4)(32) == 4.0
 
 
 def test_a_stale_profile_in_the_cache_is_ignored_with_a_warning(cache, target, caplog):
     profiles.write(made(target, dtype="float16"), profiles.default_file(target))
     with caplog.at_level(logging.WARNING):
         starts = [assemble(target, methods.Options()) for _ in range(2)]
-    assert [s.basis for s in starts] == ["a short measurement"] * 2
+    assert [s.basis for s in starts] == ["a short measurement", "a short measurement, and 1 earlier request"]
     assert len(caplog.records) == 1, [r.getMessage() for r in caplog.records]
     assert "dtype is float16" in caplog.text
 
@@ -127,7 +127,7 @@ def test_what_a_profile_says_of_another_draft_model_is_not_believed(cache, targe
     profiles.write(made(target, drafters={"draft_model": Tuned("another one", KNOWN)}), profiles.default_file(target))
     parts = assemble(target, methods.Options(draft_model=tiny.draft())).parts
     (draft,) = [p for p in parts if p.name == "draft_model"]
-    assert draft.gains[0].value != 0.25
+    assert draft.known.gains[0].value != 0.25
 
 
 def test_the_drafters_are_those_that_can_be_built_with_what_is_at_hand(target):
@@ -146,9 +146,31 @@ def test_an_option_of_one_drafter_that_cannot_be_used_is_an_error(target, tmp_pa
 
 def test_a_start_without_a_profile_knows_what_a_draft_model_costs(cache, target):
     lookup, draft = assemble(target, methods.Options(draft_model=tiny.draft())).parts
-    assert lookup.seconds == {1: 0.0}
-    assert (draft.price(1) > 0, draft.catch_up > 0) == (True, True)
-    assert tuple(gain.value for gain in draft.gains) == GUESS_MODEL, "it is thought worth a trial though it may cost more than a round"
+    assert lookup.known.seconds == {1: 0.0}
+    assert (draft.known.price(1) > 0, draft.known.catch_up > 0) == (True, True)
+    guesses = tuple(gain.value for gain in draft.known.gains)
+    assert guesses == GUESS_MODEL, "it is thought worth a trial though it may cost more than a round"
+
+
+def test_later_requests_begin_with_what_earlier_ones_of_the_same_kind_have_shown(cache, target):
+    draft, options = tiny.draft(), {"num_speculative_tokens": 3}
+    first, again, deeper, other = (
+        assemble(target, methods.Options(draft_model=model, **told))
+        for model, told in ((draft, options), (draft, options), (draft, {}), (tiny.draft(noise=0.5), options))
+    )
+    assert (again.basis, again.costs) == ("a short measurement, and 1 earlier request", first.costs)
+    lookups, models = zip(*(start.parts for start in (first, again, deeper, other)), strict=True)
+    assert [part.known is models[0].known for part in models] == [True, True, False, False]
+    assert lookups[1].known is lookups[0].known
+    assert first.parts[1].drafter is not again.parts[1].drafter, "what it holds of a text is its own"
+
+
+def test_targets_and_profiles_share_nothing(cache, target):
+    profiles.write(made(target), cache / "p.json")
+    starts = [assemble(target, methods.Options()), assemble(target, methods.Options(), cache / "p.json")]
+    starts.append(assemble(tiny.target(), methods.Options()))
+    assert len({id(start.costs) for start in starts}) == 3
+    assert not any("earlier" in start.basis for start in starts)
 
 
 def test_the_default_place_depends_on_target_and_dtype(cache, target):
