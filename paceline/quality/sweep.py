@@ -89,7 +89,7 @@ def plan_of_anchor(plan: Plan, sweep: Sweep) -> Plan:
 
 
 def plan_of_control(plan: Plan, sweep: Sweep, rate: float) -> Plan:
-    """The control at this rate per token, with the guards and budgets of the rule. A swept one is the rule's own where it has it."""
+    """The control at this rate, with the guards and budgets of the rule. A swept one is the rule's own where it has it."""
     own = {f"{sweep.control}.rate": repr(rate)}
     for name, value in (plan.settings.rule_settings or {}).items():
         if (shared := name.partition(".")[2]) in _SHARED:
@@ -127,14 +127,35 @@ def _controls(plan: Plan, sweep: Sweep, models: Models, encoded: Encoded, rows: 
     made = []
     for value in sweep.values:
         at = plan_at(plan, sweep, value)
-        if rate := acts_per_token(rows, sweep.point(value), sweep.rule):
+        if rate := RATES[sweep.rule](rows, sweep.point(value)):
             control = plan_of_control(at, sweep, rate)
             made.append(SeededRun(sweep.control_method, models, control, encoded.seeds, sweep.drawn(value)))
     return made
 
 
-def acts_per_token(rows: Sequence[Row], run: str, rule: str) -> float:
-    """How often a rule acted, of all tokens of a run."""
-    outputs = [o for r in rows if r["run"] == run for o in r["outputs"]]
-    acts: int = sum(o.get("rules", {}).get(rule, {}).get("altered", 0) for o in outputs)
+def vetoes_per_token(rows: Sequence[Row], run: str) -> float:
+    """How often `easd` acted, of all tokens of a run."""
+    outputs = _outputs(rows, run)
+    acts: int = sum(told["altered"] for told in _told(outputs, "easd"))
     return acts / max(1, sum(len(o["tokens"]) for o in outputs))
+
+
+def passed_of_rejections(rows: Sequence[Row], run: str) -> float:
+    """How many of a run's rejections passed the tests of `csd`; what its guards and budgets say after that they say to the control too."""
+    passed, seen = 0, 0
+    for told in _told(_outputs(rows, run), "csd"):
+        rejections = told["altered"] + sum(told["refused"].values())
+        passed += rejections - sum(told["refused"].get(test, 0) for test in ("frequency", "gate"))
+        seen += rejections
+    return passed / max(1, seen)
+
+
+RATES = {"csd": passed_of_rejections, "easd": vetoes_per_token}  # of the controls
+
+
+def _outputs(rows: Sequence[Row], run: str) -> list[dict[str, Any]]:
+    return [o for r in rows if r["run"] == run for o in r["outputs"]]
+
+
+def _told(outputs: Sequence[dict[str, Any]], rule: str) -> list[dict[str, Any]]:
+    return [o["rules"][rule] for o in outputs if rule in o.get("rules", {})]

@@ -28,7 +28,7 @@ from typing import Any
 
 from ..draft import Draft
 from ..sampling import Rng
-from .control import Lot
+from .control import Coin
 from .csd_config import SAFE, CsdConfig, RandomRescueConfig, RescueConfig
 from .ledger import Event, Ledger, Request
 from .memory import Memory, SharedMemory, both_ways, pack
@@ -76,11 +76,11 @@ class Book(Ledger):
 class Drawn(Ledger):
     """The ledger of the control."""
 
-    lot: Lot | None = None
+    coin: Coin | None = None
 
     def refusal(self, position: int) -> str | None:
-        assert self.lot is not None, "a control draws"
-        return None if self.lot.waits(position, len(self.acted)) else "lot"
+        assert self.coin is not None, "a control draws"
+        return None if self.coin.falls(position) else "lot"
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,11 +179,11 @@ def csd(base: Rule, memory: Memory | SharedMemory | None = None, config: CsdConf
 
 
 def random_rescue(base: Rule, config: RandomRescueConfig | None = None, spelling: Spelling | None = None) -> Rule:
-    """The control of CSD: the likeliest child is kept at places chosen by lot."""
+    """The control of CSD: of the rejections a share is rescued, chosen by lot, and the likeliest child kept."""
     chosen = config or RandomRescueConfig()
 
     def begin(context: Any) -> Drawn:
-        return Drawn(chosen.mode, *chosen.budgets, lot=Lot(chosen.rate, chosen.seed, context))
+        return Drawn(chosen.mode, *chosen.budgets, coin=Coin(chosen.rate, chosen.seed, context))
 
     def test(drawn: Drawn, node: Node, key: int, margin: float) -> str | None:
         return drawn.refusal(node.position)

@@ -48,9 +48,9 @@ class CsdConfig(RescueConfig):
 
 @dataclass(frozen=True)
 class RandomRescueConfig(RescueConfig):
-    """How often the control rescues: `rate` per token, wherever something was rejected and the guards let it."""
+    """How often the control rescues: the share `rate` of the rejections, as far as the guards let it."""
 
-    rate: float = 0.05
+    rate: float = 0.3
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from paceline.bench.settings import Settings
 from paceline.cli import main
 from paceline.errors import InvalidRequest
 from paceline.quality.plan import Plan
-from paceline.quality.sweep import Sweep, acts_per_token, plan_at, plan_of_anchor, plan_of_control
+from paceline.quality.sweep import Sweep, passed_of_rejections, plan_at, plan_of_anchor, plan_of_control, vetoes_per_token
 from paceline.quality.sweep_report import price, remarks
 from paceline.quality.sweep_table import plot
 
@@ -84,9 +84,17 @@ ROWS = [
 ]
 
 
-def test_the_rate_of_a_control_is_that_of_the_point() -> None:
-    assert acts_per_token(ROWS, "csd.tau=0.5", "csd") == 0.1
-    assert acts_per_token(ROWS, "csd.tau=0.1", "csd") == 0
+def test_a_veto_is_as_frequent_by_lot_as_at_the_point() -> None:
+    rows = [{"run": "a", "outputs": [{"tokens": [1] * 30, "rules": {"easd": {"altered": 3}}}, {"tokens": [1] * 10}]}]
+    assert vetoes_per_token(rows, "a") == 3 / 40
+    assert vetoes_per_token(rows, "b") == 0
+
+
+def test_a_control_rescues_as_large_a_share_as_passed_the_tests() -> None:
+    told = {"altered": 3, "refused": {"frequency": 4, "gate": 1, "guard:number": 2}}
+    rows = [{"run": "a", "outputs": [{"rules": {"csd": told}}, {"rules": {"csd": {"altered": 0, "refused": {"frequency": 5}}}}, {}]}]
+    assert passed_of_rejections(rows, "a") == 5 / 15, "a guard comes after the tests"
+    assert passed_of_rejections(rows, "b") == 0
 
 
 def test_prices_are_per_token_of_all_outputs() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from paceline.errors import InvalidRequest
 from paceline.rules import ledger
-from paceline.rules.control import Lot
+from paceline.rules.control import Coin, Lot
 from paceline.rules.csd import random_rescue
 from paceline.rules.csd_config import RANDOM_PRESETS as RESCUES
 from paceline.rules.csd_config import RandomRescueConfig
@@ -61,13 +61,29 @@ def test_one_that_finds_no_opportunity_waits_for_the_next():
     ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "noise"), [(random_rescue(match, RESCUE), 0.15), (random_veto(match, VETO), 0.02)], ids=["rescue", "veto"]
-)
-def test_it_acts_about_as_often_as_the_rate_says(rule, noise):
-    seqs = decode(rule, ("short", "long"), count=150, noise=noise)
-    acted, tokens = sum(told(s, rule.name)["altered"] for s in seqs), sum(len(s.output) for s in seqs)
-    assert 0.12 <= acted / tokens <= 0.25, f"{acted} acts in {tokens} tokens: {[told(s, rule.name) for s in seqs]}"
+def test_vetoes_are_about_as_many_of_the_tokens_as_the_rate_says():
+    seqs = decode(random_veto(match, VETO), ("short", "long"), count=150, noise=0.02)
+    acted, tokens = sum(told(s, "random_veto")["altered"] for s in seqs), sum(len(s.output) for s in seqs)
+    assert 0.12 <= acted / tokens <= 0.25, f"{acted} acts in {tokens} tokens: {[told(s, 'random_veto') for s in seqs]}"
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.7])
+def test_rescues_are_about_as_many_of_the_rejections_as_the_rate_says(rate):
+    seqs = decode(random_rescue(match, replace(RESCUE, rate=rate)), ("short", "long"), count=200, noise=0.15)
+    acted = sum(told(s, "random_rescue")["altered"] for s in seqs)
+    seen = acted + sum(sum(told(s, "random_rescue")["refused"].values()) for s in seqs)
+    assert seen > 60
+    assert abs(acted - rate * seen) <= 3 * (seen * rate * (1 - rate)) ** 0.5, f"{acted} of {seen}"
+
+
+def test_where_a_coin_falls_depends_on_prompt_seed_and_position_alone():
+    def falls(seed=0, prompt=(1, 2, 3), more=()):
+        coin = Coin(0.5, seed, SimpleNamespace(tokens=[*prompt, *more], prompt_length=len(prompt), ledgers={}))
+        return [coin.falls(position) for position in range(60)]
+
+    assert falls() == falls(more=(7, 8)) != falls(seed=1)
+    assert falls() != falls(prompt=(1, 2, 4))
+    assert 15 < sum(falls()) < 45
 
 
 def test_a_veto_by_lot_gives_the_runner_up_and_nothing_else_changes():
