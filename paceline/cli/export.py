@@ -45,7 +45,7 @@ def main(
 
         quiet_transformers()
         with Progress() as progress:
-            target = load(model, weights="plain", progress=progress)
+            target = load(model, dtype="float32", weights="plain", progress=progress)  # rounds nothing; rows go out in the head's dtype
     notes = export(stored, out, to.value, target=target, mask_token_id=mask_token_id, without_markov=without_markov)
     for note in [f"written to {out} ({to.value})", *notes]:
         stderr().print(note)
