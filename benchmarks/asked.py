@@ -5,7 +5,8 @@
     paceline calibrate csd --model TARGET --draft-model DRAFT --prompts mbpp.jsonl --out mbpp.safetensors
     paceline calibrate csd --model TARGET --draft-model DRAFT --prompts gsm8k.jsonl --add-to mbpp.safetensors --out memory.safetensors
 
-Takes the rows of the task in the order of a seed, `--skip` of them left out. Never give it problems that the evaluation has.
+Takes the rows of the file, which all are of the task, in the order of a seed, `--skip` of them left out. Never give it
+problems that the evaluation has.
 """
 
 import argparse

@@ -143,9 +143,9 @@ def test_what_an_earlier_request_found_useless_is_not_tried_at_once_again():
 def test_if_the_target_has_become_quicker_since_a_later_request_loses_little(seed):
     """By the old price of a plain round drafts pay that do not pay any more."""
     first = World(CostCurve((1, 8), (1.0, 1.0)))
-    before = first.run(first.right(0.6, seconds=0.5))
+    before = first.run(first.right(0.6, seconds=0.7))
     world = World(CostCurve((1, 8), (0.35, 0.35)), texts=[text(300, seed)])
-    later(world, before, world.right(0.6, seconds=0.5))
+    later(world, before, world.right(0.6, seconds=0.7))
     assert world.slowdown <= 1.03, f"{world.slowdown:.3f} times the seconds of plain decoding"
 
 
