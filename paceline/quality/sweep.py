@@ -133,11 +133,13 @@ def _controls(plan: Plan, sweep: Sweep, models: Models, encoded: Encoded, rows: 
     return made
 
 
-def vetoes_per_token(rows: Sequence[Row], run: str) -> float:
-    """How often `easd` acted, of all tokens of a run."""
-    outputs = _outputs(rows, run)
-    acts: int = sum(told["altered"] for told in _told(outputs, "easd"))
-    return acts / max(1, sum(len(o["tokens"]) for o in outputs))
+def wanted_of_open(rows: Sequence[Row], run: str) -> float:
+    """At how many of the places where it could change something `easd` wanted to; what guards and budgets say after that they say to the
+    control too."""
+    found = _told(_outputs(rows, run), "easd")
+    wanted: int = sum(told["altered"] + sum(told["refused"].values()) for told in found)
+    places: int = sum(told["seen"].get("open", 0) for told in found)
+    return wanted / max(1, places)
 
 
 def passed_of_rejections(rows: Sequence[Row], run: str) -> float:
@@ -150,7 +152,7 @@ def passed_of_rejections(rows: Sequence[Row], run: str) -> float:
     return passed / max(1, seen)
 
 
-RATES = {"csd": passed_of_rejections, "easd": vetoes_per_token}  # of the controls
+RATES = {"csd": passed_of_rejections, "easd": wanted_of_open}  # of the controls
 
 
 def _outputs(rows: Sequence[Row], run: str) -> list[dict[str, Any]]:

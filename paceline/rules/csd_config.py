@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .control import check_lot
+from .control import check_coin
 from .ledger import LossyConfig, need, number
 
 TESTS = ("both", "memory", "gate")  # the latter two are ablations: they lose accuracy
@@ -55,7 +55,7 @@ class RandomRescueConfig(RescueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_lot(self)
+        check_coin(self)
 
 
 SAFE = CsdConfig()

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..sampling import Rng
-from .control import Lot
+from .control import Coin
 from .easd_config import SAFE, EasdConfig, RandomVetoConfig, VetoConfig
 from .ledger import Event, Ledger
 from .spelling import Spelling
@@ -39,7 +39,7 @@ _GRAM = 3  # tokens before x that make it a copy if they stand before it elsewhe
 
 
 class Outlook(NamedTuple):
-    """How sure both are. `shared`, `top` and `ratio` (p1, p2 / p1 of the target) are there if they were asked for."""
+    """How sure both are; `shared` and `ratio` (the target's p2 / p1, p1 being `top`) are there if they were asked for."""
 
     target: float
     draft: float
@@ -48,16 +48,20 @@ class Outlook(NamedTuple):
     ratio: float = 0.0
 
 
-def outlook(target: torch.Tensor, draft: torch.Tensor, n: int, *, above: tuple[float, float] = (-1.0, -1.0)) -> Outlook:
-    """Entropies and overlap of two rows of logits (V,), by one exponential each; the n likeliest are looked for only if both entropies
-    are above these."""
-    rows, sums, entropies = zip(*map(_entropy, (target, draft)), strict=True)
-    if not all(h > least for h, least in zip(entropies, above, strict=True)):
-        return Outlook(entropies[0], entropies[1], top=1 / sums[0])
-    ours, theirs = (row.topk(min(max(n, 2), len(row))) for row in rows)
-    shared = int((ours.indices[:n, None] == theirs.indices[:n]).sum())
-    ratio = float(ours.values[1].exp()) if len(ours.values) > 1 else 0.0
-    return Outlook(entropies[0], entropies[1], shared, 1 / sums[0], ratio)
+def outlook(target: torch.Tensor, draft: torch.Tensor, n: int, *, above: tuple[float, float] = (-1.0, -1.0), level: float = 0.0) -> Outlook:
+    """Entropies and overlap of two rows of logits (V,), by one exponential each. The n likeliest are looked for only if both entropies are
+    above these; the target's second one also where its first has at most this probability."""
+    (ours, total, first), (theirs, _, second) = _entropy(target), _entropy(draft)
+    top = 1 / total
+    if not (first > above[0] and second > above[1]):
+        return Outlook(first, second, top=top, ratio=_ratio(ours) if top <= level else 0.0)
+    likely, likely_too = (row.topk(min(n, len(row))).indices for row in (ours, theirs))
+    return Outlook(first, second, int((likely[:, None] == likely_too).sum()), top, _ratio(ours))
+
+
+def _ratio(row: torch.Tensor) -> float:
+    """p2 / p1 of a row (V,) whose largest number is 0."""
+    return float(row.topk(2).values[1].exp()) if len(row) > 1 else 0.0
 
 
 def _entropy(row: torch.Tensor) -> tuple[torch.Tensor, float, float]:
@@ -72,44 +76,56 @@ def _entropy(row: torch.Tensor) -> tuple[torch.Tensor, float, float]:
 @dataclass
 class Watch(Ledger):
     """A request's ledger; `readings` are kept for a calibration: (H_target, H_draft, shared, p1, p2 / p1, x is the target's token).
-    The control has a `lot`."""
+    The control has a `coin`."""
 
     readings: list[tuple[float, float, int, float, float, bool]] | None = None
-    lot: Lot | None = None
+    coin: Coin | None = None
 
 
-Trigger = Callable[[Node, torch.Tensor, Watch], Outlook | None]  # a node and what the draft believed there; what was read, if it fires
+class Place(NamedTuple):
+    """Whether a rule wants a veto at a node, and how sure the target is there: p1 and p2 / p1."""
+
+    wanted: bool
+    top: float
+    ratio: float
+
+
+Trigger = Callable[[Node, torch.Tensor, Watch], Place]  # of a node and what the draft believed there
 
 
 def agreement(config: EasdConfig) -> Trigger:
     """Both are unsure and favour the same tokens: conditions on the context alone, each counted."""
+    least = (-1.0, -1.0) if config.record else (config.tau_target, config.tau_draft)
 
-    def fires(node: Node, belief: torch.Tensor, watch: Watch) -> Outlook | None:
+    def look(node: Node, belief: torch.Tensor, watch: Watch) -> Place:
         scores = node.target_probs.scores(node.index)
-        least = (-1.0, -1.0) if config.record else (config.tau_target, config.tau_draft)
-        seen = outlook(scores, belief.to(scores.device), config.n, above=least)
+        seen = outlook(scores, belief.to(scores.device), config.n, above=least, level=config.open_to)
         sure = seen.target <= config.tau_target, seen.draft <= config.tau_draft
-        watch.seen.update(scanned=1, target_unsure=not sure[0], draft_unsure=not sure[1], both_unsure=not any(sure))
+        watch.seen.update(target_unsure=int(not sure[0]), draft_unsure=int(not sure[1]), both_unsure=int(not any(sure)))
         if watch.readings is not None:
             watch.readings.append((*seen, node.token(node.children[0]) == int(scores.argmax())))
-        return None if any(sure) or seen.shared < config.least_shared else seen
+        return Place(not any(sure) and seen.shared >= config.least_shared, seen.top, seen.ratio)
 
-    return fires
+    return look
 
 
-def by_lot(node: Node, belief: torch.Tensor, watch: Watch) -> Outlook | None:
-    """The control: a place that is due, whatever the two believe."""
-    watch.seen["scanned"] += 1
-    assert watch.lot is not None, "a control draws"
-    if not watch.lot.waits(node.position, len(watch.acted)):
-        return None
-    scores = node.target_probs.scores(node.index)
-    return outlook(scores, scores, 1)
+def by_lot(config: RandomVetoConfig) -> Trigger:
+    """The control: a share of the places where the target is not too sure, whatever the two believe."""
+
+    def look(node: Node, belief: torch.Tensor, watch: Watch) -> Place:
+        row, total, _ = _entropy(node.target_probs.scores(node.index))
+        top = 1 / total
+        ratio = _ratio(row) if top <= config.open_to else 0.0
+        assert watch.coin is not None, "a control draws"
+        return Place(config.too_sure(top, ratio) is None and watch.coin.falls(node.position), top, ratio)
+
+    return look
 
 
 @dataclass(frozen=True, eq=False)
 class Veto:
-    """A rule's decision, unless the draft is vetoed. `open` begins a request's ledger."""
+    """A rule's decision, unless the draft is vetoed. `open` begins a request's ledger, which counts as `open` the places where a veto would
+    change something and the target is not too sure for it."""
 
     name: str
     base: Decide
@@ -127,12 +143,20 @@ class Veto:
         if self.name not in context.ledgers:
             context.ledgers[self.name] = self.open(context)
         watch: Watch = context.ledgers[self.name]
-        if not self._triggered(node, belief, watch):
+        place = self.trigger(node, belief, watch)
+        sure = self.config.too_sure(place.top, place.ratio)
+        watch.seen.update(scanned=1, triggered=int(place.wanted))
+        if sure is not None:
+            watch.seen[f"guard:{sure}"] += place.wanted
             return self.base(node, rng)
         greedy, x = node.target_probs.greedy, node.token(node.children[0])
         scores = node.target_probs.scores(node.index)
         best = int(scores.argmax())
-        if greedy and x != best:  # forbidden and rejected anyway
+        no_op = greedy and x != best  # forbidden and rejected anyway
+        watch.seen["open"] += not no_op
+        if not place.wanted:
+            return self.base(node, rng)
+        if no_op:
             if (guard := self._guard(node, x, best, watch)) is not None:
                 watch.seen[f"no-op, guard:{guard}"] += 1
                 return self.base(node, rng)
@@ -143,17 +167,6 @@ class Veto:
         if event.refusal is not None or self.config.mode != "on":
             return self.base(node, rng)
         return Step(None, event.target if greedy else rng.pick(law))
-
-    def _triggered(self, node: Node, belief: torch.Tensor, watch: Watch) -> bool:
-        """Whether there is a trigger and the target is not too sure, each counted."""
-        seen, config = self.trigger(node, belief, watch), self.config
-        if seen is None:
-            return False
-        watch.seen["triggered"] += 1
-        if seen.top > config.max_top or seen.ratio < config.min_ratio:
-            watch.seen["guard:likely" if seen.top > config.max_top else "guard:ratio"] += 1
-            return False
-        return True
 
     def _event(self, node: Node, x: int, scores: torch.Tensor, watch: Watch) -> tuple[Event, torch.Tensor]:
         """A flip (greedy) or a veto (sampled), with the law (V,) that replaces the target's."""
@@ -210,13 +223,13 @@ def easd(base: Rule, config: EasdConfig = SAFE, spelling: Spelling | None = None
 
 
 def random_veto(base: Rule, config: RandomVetoConfig | None = None, spelling: Spelling | None = None) -> Rule:
-    """The control of EASD: a veto at places chosen by lot."""
+    """The control of EASD: a share of the places where it could change something is vetoed, chosen by lot."""
     chosen = config or RandomVetoConfig()
 
     def begin(context: Any) -> Watch:
-        return Watch(chosen.mode, *chosen.budgets, lot=Lot(chosen.rate, chosen.seed, context))
+        return Watch(chosen.mode, *chosen.budgets, coin=Coin(chosen.rate, chosen.seed, context))
 
-    return _around(base, "random_veto", chosen, spelling, begin, by_lot)
+    return _around(base, "random_veto", chosen, spelling, begin, by_lot(chosen))
 
 
 def _around(base: Rule, kind: str, config: VetoConfig, spelling: Spelling | None, begin: Callable[[Any], Watch], trigger: Trigger) -> Rule:

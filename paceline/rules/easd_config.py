@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .control import check_lot
+from .control import check_coin
 from .ledger import LossyConfig, need, number, whole
 
 
@@ -20,6 +20,15 @@ class VetoConfig(LossyConfig):
     min_ratio: float = 0.3  # of its second largest to that, at least
     cooldown: int = 8  # tokens from one flip to the next, at least
     max_nats_per_1k: float | None = 20.0
+
+    @property
+    def open_to(self) -> float:
+        """The largest probability up to which the second one decides whether the target is too sure."""
+        return self.max_top if self.min_ratio else 0.0
+
+    def too_sure(self, top: float, ratio: float) -> str | None:
+        """What of the target's largest probability, and of the second one's share of that, speaks against a veto."""
+        return "likely" if top > self.max_top else "ratio" if ratio < self.min_ratio else None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,14 +63,15 @@ class EasdConfig(VetoConfig):
 
 @dataclass(frozen=True)
 class RandomVetoConfig(VetoConfig):
-    """How often the control vetoes: `rate` per token, wherever the guards let it."""
+    """How often the control vetoes: the share `rate` of the places where a veto would change
+    something and the target is not too sure for it, as far as the other guards let it."""
 
-    rate: float = 0.01
+    rate: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_lot(self)
+        check_coin(self)
 
 
 _UNBOUNDED = {"guards": False, "max_top": 1.0, "min_ratio": 0.0, "cooldown": 0, "max_nats_per_1k": None}

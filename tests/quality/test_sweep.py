@@ -12,7 +12,7 @@ from paceline.bench.settings import Settings
 from paceline.cli import main
 from paceline.errors import InvalidRequest
 from paceline.quality.plan import Plan
-from paceline.quality.sweep import Sweep, passed_of_rejections, plan_at, plan_of_anchor, plan_of_control, vetoes_per_token
+from paceline.quality.sweep import Sweep, passed_of_rejections, plan_at, plan_of_anchor, plan_of_control, wanted_of_open
 from paceline.quality.sweep_report import price, remarks
 from paceline.quality.sweep_table import plot
 
@@ -84,10 +84,12 @@ ROWS = [
 ]
 
 
-def test_a_veto_is_as_frequent_by_lot_as_at_the_point() -> None:
-    rows = [{"run": "a", "outputs": [{"tokens": [1] * 30, "rules": {"easd": {"altered": 3}}}, {"tokens": [1] * 10}]}]
-    assert vetoes_per_token(rows, "a") == 3 / 40
-    assert vetoes_per_token(rows, "b") == 0
+def test_a_control_vetoes_as_large_a_share_of_open_places_as_the_rule_wanted() -> None:
+    told = {"altered": 3, "refused": {"guard:cooldown": 2}, "seen": {"scanned": 90, "open": 16, "triggered": 9, "no-op": 4}}
+    none = {"altered": 0, "refused": {}, "seen": {"open": 4}}
+    rows = [{"run": "a", "outputs": [{"rules": {"easd": told}}, {"rules": {"easd": none}}, {}]}]
+    assert wanted_of_open(rows, "a") == 5 / 20, "a guard comes after the wish, and a place that nothing would change is none"
+    assert wanted_of_open(rows, "b") == 0
 
 
 def test_a_control_rescues_as_large_a_share_as_passed_the_tests() -> None:

@@ -124,6 +124,19 @@ def test_a_guard_blocks_a_veto_with_its_reason(name):
     assert reason in {*watch(of).seen, *(e.refusal for e in watch(of).events)}
 
 
+SPREAD = [3.0, 2.5, *[2.0] * 14]  # p1 0.14, p2 / p1 0.6
+AHEAD = [3.0, 1.0, *[0.5] * 14]  # p1 0.39, p2 / p1 0.14
+PLACES = [(SPREAD, CHAIN, 1), (AHEAD, CHAIN, 0), (SHARP, CHAIN, 0), (SPREAD, Tree.chain((20, 3)), 0)]
+
+
+@pytest.mark.parametrize(("target", "tree", "places"), PLACES, ids=["open", "ratio", "likely", "a draft that is rejected anyway"])
+@pytest.mark.parametrize("tau", [0.1, 9.0], ids=["unsure", "sure"])
+def test_open_places_are_those_where_a_veto_could_change_something(target, tree, places, tau):
+    config = replace(LOOSE, max_top=0.5, min_ratio=0.3, tau_target=tau)
+    _, of = vetoed(target, tree=tree, config=config)
+    assert watch(of).seen["open"] == places, f"{dict(watch(of).seen)}"
+
+
 def test_flips_keep_a_distance():
     of, flips = context(), []
     for _ in range(20):
