@@ -21,21 +21,24 @@ class Account:
         self._noise = self._drafted = 0.0  # mean square of what plain rounds took beyond what was expected; rounds with drafts
         self._recent = [_FIRST * plain, _FIRST * plain]
 
-    def add(self, seconds: float, plain: float) -> None:
-        """A round with drafts took these seconds, and plain decoding would have needed `plain` for its tokens."""
+    def add(self, seconds: float, plain: float, once: float = 0.0) -> None:
+        """A round with drafts took these seconds, and plain decoding would have needed `plain` for its tokens. What was spent `once`, such
+        as on reading a prompt, uses up what has been gained, but makes no debt and says nothing of rounds to come."""
         self._drafted = _FADES * self._drafted + 1
-        self._sum(seconds, plain)
+        self._sum(seconds, plain, once)
 
-    def add_plain(self, seconds: float, drafting: float, expected: float) -> None:
+    def add_plain(self, seconds: float, drafting: float, expected: float, once: float = 0.0) -> None:
         """A plain round, which is slower than it might have been by the drafting only. How far it is from what was expected is noise."""
         self._noise += _FOLLOW * (min(abs(seconds - expected), expected) ** 2 - self._noise)
-        self._sum(seconds, seconds - drafting)
+        self._sum(seconds, seconds - drafting, once)
 
-    def _sum(self, seconds: float, plain: float) -> None:
-        self._credit *= _FADES
-        self.spent, self.plain = _FADES * self.spent + seconds, _FADES * self.plain + plain
-        self._recent = [_RECENT * self._recent[0] + seconds, _RECENT * self._recent[1] + plain]
+    def _sum(self, seconds: float, plain: float, once: float) -> None:
+        covered = min(once, max(0.0, self.slack - self._credit))
         self.total_spent, self.total_plain = self.total_spent + seconds, self.total_plain + plain
+        seconds -= once
+        self._credit *= _FADES
+        self.spent, self.plain = _FADES * self.spent + seconds + covered, _FADES * self.plain + plain
+        self._recent = [_RECENT * self._recent[0] + seconds, _RECENT * self._recent[1] + plain]
 
     @property
     def speedup(self) -> float:

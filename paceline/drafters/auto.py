@@ -6,6 +6,9 @@ tokens that it has been adding are worth more than its time, and now and then on
 further node is not worth its time (`grow.share`). If all that has made the recent rounds slower than plain decoding would have been, it
 stops drafting until the loss is made up (`account`).
 
+A draft model must first read the text so far. That is paid once, so it is weighed against the whole answer, as long as answers usually get
+(`answers`), and what it has cost stops nobody afterwards.
+
 Only when tokens come depends on time, never which: the rule is target match.
 """
 
@@ -21,6 +24,7 @@ from ..cost import FAR, LiveCost, LiveCosts
 from ..draft import Draft, Siblings
 from ..sequence import Sequence as Request
 from .account import CREDIT, LATER, Account
+from .answers import Answer, Answers
 from .claims import BRIEF, Claims, judged, with_claims
 from .part import Mean, Part
 from .pool import Pool, root_only
@@ -29,13 +33,18 @@ BUDGET = 32  # most nodes of a sequence's tree
 FREE = 0.02  # a draft that costs less than this part of a plain round is made in every round
 OPENING = 2  # plain rounds at the very beginning, since the price of a plain round is what all else is compared with
 SURE = 1.0  # tokens beyond its price that a free draft must promise while a loss is made up, and those of the loss on top
+SOON, TAKEN = 0.25, 2.0  # reading must pay if only this part of the expected answer comes, by so many tokens a round
+LITTLE = 0.01  # of the expected answer's plain rounds: may be spent on reading for a drafter that has yet to show what it adds
 CLEAR, STALE = 1.15, 64  # one round in so many is plain, above such a speed-up one in four times as many: the comparison rests on it
 
 
 @dataclass
 class _Own:
-    """What is known of one sequence, by drafter: how far its claims hold here, how its gain compares with the usual, what it has read."""
+    """What is known of one sequence: its answer, and by drafter how far its claims hold here, how its gain compares with the usual, and
+    what it has read."""
 
+    prompt_length: int
+    answer: Answer
     claims: dict[str, Claims] = field(default_factory=dict)
     gain: dict[str, Mean] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
@@ -58,6 +67,7 @@ class _Last:
 
     began: float
     drafting: float  # seconds
+    reading: float  # of those, what it took to catch up with the text
     nodes: int
     started: Part | None  # which drafter has begun with the target's work
     seqs: tuple[Request, ...]
@@ -71,6 +81,7 @@ class AutoDrafter:
     Args:
         parts: the drafters, with what is known of each. They propose fixed children and are told no cost curve.
         costs: seconds of a forward by the number of nodes of all sequences; by batch size.
+        answers: how long earlier ones got.
         budget: most nodes of a sequence's tree, the root included.
         clock: seconds; tests put in their own.
         basis: where the figures come from, for `report`.
@@ -82,6 +93,7 @@ class AutoDrafter:
         self,
         parts: Sequence[Part],
         costs: LiveCosts,
+        answers: Answers | None = None,
         *,
         budget: int = BUDGET,
         clock: Callable[[], float] = time.perf_counter,
@@ -90,23 +102,26 @@ class AutoDrafter:
         self.parts, self.budget, self.basis = tuple(parts), budget, basis
         self.drafters = tuple(p.drafter for p in parts)
         self.target_layer_ids = tuple(sorted({i for d in self.drafters for i in d.target_layer_ids}))
-        self._costs, self._clock = costs, clock
+        self._costs, self._clock, self._answers = costs, clock, answers or Answers()
         self._account = Account(costs.of(1)(1), LATER if costs.plain_rounds >= OPENING else CREDIT)
         self._own: WeakKeyDictionary[Request, _Own] = WeakKeyDictionary()
         self._open: list[_Asked] = []
         self._last: _Last | None = None
+        self._reading = 0.0  # seconds of this round
         self._chosen: Part | None = None  # the one that was asked for its merits, or on trial, in this round
         self.rounds = self.plain_rounds = self.nodes = 0
 
     def propose(self, seqs: Sequence[Request]) -> list[Draft]:
-        began, self._chosen = self._clock(), None
+        began, self._chosen, self._reading = self._clock(), None, 0.0
         self._look_back(seqs, began)
+        for seq in seqs:
+            self._known(seq).answer.tokens = len(seq.tokens) - seq.prompt_length
         drafts = self._draft(seqs)
         nodes = sum(len(d.tree) for d in drafts)
         self._count(nodes, len(seqs))
         prompts, lengths = zip(*((s.prompt_length, len(s.tokens)) for s in seqs), strict=True)
         started = self._chosen if self._chosen and self._chosen.starts else None
-        self._last = _Last(began, self._clock() - began, nodes, started, tuple(seqs), prompts, lengths)
+        self._last = _Last(began, self._clock() - began, self._reading, nodes, started, tuple(seqs), prompts, lengths)
         return drafts
 
     def _count(self, nodes: int, batch: int) -> None:
@@ -130,10 +145,10 @@ class AutoDrafter:
         else:  # the target had less to do, so what the round took beyond an ordinary one is the price of its draft
             last.started.known.paid(batch, 0, max(0.0, seconds - cost(last.nodes)))
         if last.nodes == batch:
-            self._account.add_plain(counted, last.drafting, expected)
+            self._account.add_plain(counted, last.drafting, expected, once=last.reading)
         else:
             tokens = sum(len(s.tokens) - n for s, n in zip(last.seqs, last.lengths, strict=True))
-            self._account.add(counted, tokens * cost(batch) / batch)
+            self._account.add(counted, tokens * cost(batch) / batch, once=min(last.reading, counted))
 
     def _judge(self) -> None:
         """Compare open drafts with what came, once all that they claim can be decided."""
@@ -183,7 +198,7 @@ class AutoDrafter:
         net, members, chosen = max(plans, key=lambda plan: plan[0], default=(0.0, [], None))
         on_trial = net <= 0
         if on_trial:
-            due = [part for part in parts if part.known.idle >= part.known.pause and self._affords(part, seqs[0])]
+            due = [part for part in parts if part.known.idle >= part.known.pause and self._affords(part, seqs)]
             chosen, members = (due[0], [0]) if due else (None, [])
         for part in parts:
             part.known.rest()
@@ -203,25 +218,41 @@ class AutoDrafter:
     def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], rate: float) -> tuple[float, list[int]]:
         """For which sequences to ask this drafter, and what that promises beyond its price, in tokens."""
         gains = [part.known.gain(promised[i]).value * self._own_gain(part, seq).value for i, seq in enumerate(seqs)]
-        order = sorted(range(len(seqs)), key=lambda i: -gains[i])
-        best, members, total, price = 0.0, list[int](), 0.0, 0.0
+        readable = [i for i, seq in enumerate(seqs) if self._may_read(part, seq, len(seqs))]
+        order = sorted(readable, key=lambda i: -gains[i])
+        best, members, total, reading = 0.0, list[int](), 0.0, 0.0
         for count, i in enumerate(order, 1):
-            total += gains[i]
-            price = part.known.price(count) + sum(self._reading(part, seqs[k]) for k in order[:count])
-            if total - rate * price > best:
-                best, members = total - rate * price, order[:count]
+            total, reading = total + gains[i], reading + self._spread(part, seqs[i])
+            net = total - rate * (part.known.price(count) + reading)
+            if net > best:
+                best, members = net, order[:count]
         return best, members
 
-    def _reading(self, part: Part, seq: Request) -> float:
-        """Seconds of reading what this drafter has not read of a sequence, spread over the rounds that may still come."""
-        behind = self._behind(part, seq)
-        return (part.known.price(1, behind) - part.known.price(1)) * min(1.0, 2.0 / max(seq.room, 1))
+    def _spread(self, part: Part, seq: Request) -> float:
+        """Seconds of reading what this drafter has not read of a sequence, spread over the rounds that will surely come."""
+        rounds = SOON * self._rest(seq) / TAKEN
+        return self._to_read(part, seq) / max(rounds, 1.0)
+
+    def _may_read(self, part: Part, seq: Request, batch: int) -> bool:
+        """Whether a drafter may catch up: one that has shown what it adds, or for little."""
+        return any(gain.weight > 1 for gain in part.known.gains) or self._to_read(part, seq) <= self._little(seq, batch) / batch
+
+    def _little(self, seq: Request, batch: int) -> float:
+        """Seconds: a small part of the answer's time, or of what has been gained."""
+        return LITTLE * self._rest(seq) * self._costs.of(batch)(batch) + max(0.0, self._account.slack)
+
+    def _rest(self, seq: Request) -> float:
+        return self._answers.rest(self._known(seq).answer, seq.room)
+
+    def _to_read(self, part: Part, seq: Request) -> float:
+        """Seconds of catching up."""
+        return part.known.price(1, self._behind(part, seq)) - part.known.price(1)
 
     def _behind(self, part: Part, seq: Request) -> int:
         return len(seq.tokens) - min(self._known(seq).read.get(part.name, 0), len(seq.tokens))
 
-    def _affords(self, part: Part, seq: Request) -> bool:
-        return part.known.price(1, self._behind(part, seq)) <= self._account.slack
+    def _affords(self, part: Part, seqs: Sequence[Request]) -> bool:
+        return part.known.price(1) <= self._account.slack and self._to_read(part, seqs[0]) <= self._little(seqs[0], len(seqs))
 
     def _ask(self, part: Part, seqs: Sequence[Request], members: Iterable[int]) -> dict[int, Draft]:
         """Its drafts for some of the sequences, by their index, with claims that are to be believed."""
@@ -231,7 +262,9 @@ class AutoDrafter:
         drafts = [with_claims(d) for d in part.drafter.propose([seqs[i] for i in asked])]
         part.starts |= any(d.head_start is not None for d in drafts)
         if not part.starts:
-            part.known.paid(len(asked), behind, self._clock() - began)
+            seconds, usual = self._clock() - began, part.known.price(len(asked))
+            self._reading += max(0.0, seconds - usual) if part.known.catches_up(len(asked), behind) else 0.0
+            part.known.paid(len(asked), behind, seconds)
         believed = {}
         for i, draft in zip(asked, drafts, strict=True):
             seq = seqs[i]
@@ -244,7 +277,12 @@ class AutoDrafter:
     # what is kept, by sequence and by batch size
 
     def _known(self, seq: Request) -> _Own:
-        return self._own.setdefault(seq, _Own())
+        own = self._own.get(seq)
+        if own is None:
+            own = self._own[seq] = _Own(seq.prompt_length, self._answers.begin())
+        elif own.prompt_length != seq.prompt_length:  # another turn
+            own.prompt_length, own.answer = seq.prompt_length, self._answers.begin()
+        return own
 
     def _claims(self, part: Part, seq: Request) -> Claims:
         return self._known(seq).claims.setdefault(part.name, Claims(part.known.claims, most=BRIEF))

@@ -73,11 +73,15 @@ class Known:
         if not self.seconds:
             return self.catch_up * behind
         nearest = min(self.seconds, key=lambda n: (abs(n - count), n))
-        return self.seconds[nearest] * max(1.0, count / nearest) + self.catch_up * (behind if behind > _LONG * count else 0)
+        return self.seconds[nearest] * max(1.0, count / nearest) + self.catch_up * (behind if self.catches_up(count, behind) else 0)
+
+    def catches_up(self, count: int, behind: int) -> bool:
+        """Whether so many unread tokens of so many sequences are more than what a round or two leave behind."""
+        return behind > _LONG * count
 
     def paid(self, count: int, behind: int, seconds: float) -> None:
         """It took so long."""
-        if behind > _LONG * count:
+        if self.catches_up(count, behind):
             extra = max(0.0, seconds - self.price(count)) / behind
             self.catch_up = extra if self.catch_up == 0 else self.catch_up + _FOLLOW * (extra - self.catch_up)
         elif known := self.seconds.get(count):

@@ -1,7 +1,7 @@
 """What the adaptive drafter starts with: the drafters at hand, and what is known of them.
 
 First that is what a profile or a short measurement says. What requests then show is kept for later ones of the same target in this process:
-what rounds take, and of each drafter its price and worth.
+what rounds take, how long answers get, and of each drafter its price and worth.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from ..cost import LiveCosts, first_cost_curve
 from ..draft import Drafter
+from ..drafters.answers import Answers
 from ..drafters.part import GUESS_MODEL, Known, Mean, Part
 from ..errors import PacelineError
 from ..options import Entry, Options
@@ -29,10 +30,11 @@ Key = tuple[str, ...]  # of a drafter: its name, its model, and how it was told 
 
 @dataclass(frozen=True)
 class Start:
-    """Drafters with what is known of each, what rounds cost by batch size, and where that comes from."""
+    """Drafters with what is known of each, what rounds cost by batch size, how long answers get, and where that comes from."""
 
     parts: list[Part]
     costs: LiveCosts
+    answers: Answers
     basis: str
 
 
@@ -41,6 +43,7 @@ class _Learnt:
     """What all requests of a target share. Whatever they write into it changes speed, never text."""
 
     costs: LiveCosts
+    answers: Answers = field(default_factory=Answers)
     known: dict[Key, Known] = field(default_factory=dict)
     requests: int = 0
 
@@ -87,7 +90,7 @@ def assemble(target: Any, options: Options, profile: str | Path | None = None) -
     if shared.requests:
         basis += f", and {shared.requests} earlier request{'s' * (shared.requests > 1)}"
     shared.requests += 1
-    return Start(parts, shared.costs, basis)
+    return Start(parts, shared.costs, shared.answers, basis)
 
 
 def _known(name: str, drafter: Drafter, options: Options, shared: _Learnt, profiled: Profile | None) -> Known:
@@ -110,7 +113,8 @@ def _measured(drafter: Drafter, entry: Entry) -> Known:
         return Known({1: draft_seconds(head)})
     if (model := getattr(drafter, "model", None)) is not None:
         curve, depth = first_cost_curve(model), getattr(drafter, "depth", 1)
-        return Known({1: depth * curve(2)}, catch_up=curve(24) / 24, gains=[Mean(guess) for guess in GUESS_MODEL])
+        prices = {n: depth * curve(2 * n) for n in _BATCHES}
+        return Known(prices, catch_up=curve(24) / 24, gains=[Mean(guess) for guess in GUESS_MODEL])
     return Known()
 
 
@@ -126,6 +130,7 @@ def model_of(drafter: Any) -> str:
     return "" if head is None else f"head of {sum(p.numel() for p in head.parameters())} numbers for {head.config.target_name}"
 
 
+_BATCHES = (1, 2, 4, 8, 16)  # for which a draft model's price is thought of beforehand
 _learnt: WeakKeyDictionary[Any, dict[str, _Learnt]] = WeakKeyDictionary()  # by target and basis
 _named: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # what `model_of` says, by draft model
 _found: WeakKeyDictionary[Any, Profile | None] = WeakKeyDictionary()  # what the cache holds, by target

@@ -25,9 +25,9 @@ STEEP = CostCurve((1, 64), (1.0, 64.0))
 PROMPT = 4
 
 
-def text(length: int = 300, number: int = 0) -> Text:
+def text(length: int = 300, number: int = 0, prompt: int = PROMPT) -> Text:
     lots = random.Random(number)
-    return Text(str(number), "", [lots.randrange(50) for _ in range(PROMPT + length)], PROMPT)
+    return Text(str(number), "", [lots.randrange(50) for _ in range(prompt + length)], prompt)
 
 
 Rate = float | Callable[[int], float]
@@ -39,7 +39,8 @@ def by_place(rate: Rate) -> Callable[[int], float]:
 
 @dataclass
 class Right:
-    """Chains of which each token is right with probability `rate(place)`, by a fixed lot for each place of the text.
+    """Chains of which each token is right with probability `rate(place)`, by a fixed lot for each place of the text. To read a token of the
+    text takes `reads` seconds.
 
     `claims(place)` is the probability that it states for each token; None states nothing.
     """
@@ -51,12 +52,18 @@ class Right:
     depth: int = 4
     claims: Callable[[int], float] | None = None
     starts: bool = False
+    reads: float = 0.0
+    have_read: dict[int, int] = field(default_factory=dict)  # tokens, by text
     asked: list[int] = field(default_factory=list)  # places, of the first text
     siblings: Siblings = Siblings.FIXED
     target_layer_ids: tuple[int, ...] = ()
 
     def propose(self, seqs: Sequence[Request]) -> list[Draft]:
         self.clock.now += self.seconds
+        for seq in seqs:
+            unread = len(seq.tokens) - self.have_read.get(seq.slot or 0, 0)
+            self.clock.now += self.reads * unread
+            self.have_read[seq.slot or 0] = len(seq.tokens)
         return [self._draft(seq) for seq in seqs]
 
     def _draft(self, seq: Request) -> Draft:
@@ -106,8 +113,8 @@ class World:
     @property
     def plain(self) -> float:
         """Seconds of plain decoding."""
-        longest = max(len(t.tokens) for t in self.texts) - PROMPT
-        return sum(self.cost(sum(len(t.tokens) - PROMPT > i for t in self.texts)) for i in range(longest))
+        lengths = [len(t.tokens) - t.prompt_length for t in self.texts]
+        return sum(self.cost(sum(length > i for length in lengths)) for i in range(max(lengths)))
 
     @property
     def slowdown(self) -> float:
