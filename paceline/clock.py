@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_BESIDES = ("fuse", "context_kv", "markov", "markov_table")  # of a head, beside `draft`
+
 
 class Clock:
     """Counts and times the forwards of one target while `watching` it. On a GPU the time is that of the calls, not of the kernels."""
@@ -47,21 +49,20 @@ class Clock:
     @contextmanager
     def watching_heads(self, drafter: Any) -> Iterator[Clock]:
         """Time the heads that a drafter or a part of it asks, until the block ends: a draft is a forward, or, up a target's own layers, a
-        token of it; reading features is no forward of its own."""
+        token of it; reading features and the Markov term are no forwards of their own."""
         parts = (drafter, *getattr(drafter, "drafters", ()))
         heads, climbers = [d.head for d in parts if hasattr(d, "head")], [d for d in parts if hasattr(d, "climb")]
         for climber in climbers:
             climber.climb = self._timed(climber.climb, "forwards")
         for head in heads:
-            head.draft, head.fuse, head.context_kv = (
-                self._timed(head.draft, "forwards"),
-                self._timed(head.fuse, None),
-                self._timed(head.context_kv, None),
-            )
+            head.draft = self._timed(head.draft, "forwards")
+            for name in _BESIDES:
+                setattr(head, name, self._timed(getattr(head, name), None))
         try:
             yield self
         finally:
             for head in heads:
-                del head.draft, head.fuse, head.context_kv  # what covers the head's own
+                for name in ("draft", *_BESIDES):
+                    delattr(head, name)  # what covers the head's own
             for climber in climbers:
                 del climber.climb

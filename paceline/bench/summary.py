@@ -24,7 +24,7 @@ FORMULAS = {
     "acceptance_by_depth": "rounds that kept at least i draft tokens / rounds, for i = 1, 2, ...",
     "speedup_vs_x": "tokens_per_second / that of x, over the prompts that both ran",
     "speedup_vs_x_median": "median over prompts of the same ratio, with its bootstrap 95% interval over prompts",
-    "time_share": "seconds inside forwards of target and draft model / wall seconds; other is the rest",
+    "time_share": "seconds inside forwards of target and draft model or head (its Markov term included) / wall seconds; other is the rest",
     "cores_used_by_others": "processor seconds of all other processes / wall seconds, while the run was timed",
     "peak_rss_mb": "largest resident memory of the process while it decoded, with all models that are loaded in it; peers have their own",
     "logit_margin": "logit(reference token) - logit(token) of the reference model after the common prefix",

@@ -193,6 +193,10 @@ class JetSpecHead(nn.Module):
             return prev @ self.markov_next.T
         return (embedding(candidate_ids, self.markov_next) @ prev[..., None]).squeeze(-1)
 
+    def markov_table(self, before: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+        """The same for rows of the draft vocabulary: (..., P) that come before, (..., K) candidates -> (..., P, K)."""
+        return self.markov_prev[before] @ self.markov_next[candidates].transpose(-2, -1)
+
 
 def block_mask(anchors: torch.Tensor, context: int, size: int, *, valid: torch.Tensor | None = None, causal: bool = True) -> torch.Tensor:
     """(B, A) anchor positions -> bool (B, 1, A * size, context + A * size): what each slot sees.

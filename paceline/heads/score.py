@@ -1,6 +1,6 @@
 """A head's logits as scores that a tree can be grown from: calibrated log-probabilities of a shortlist, on the host.
 
-Axes: B sequences, D depths, Vd draft vocabulary, M shortlisted tokens, P parents, C children, R rank.
+Axes: B sequences, D depths, Vd draft vocabulary, M shortlisted tokens, P parents, C children.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ def _conditional(head: JetSpecHead, rows: torch.Tensor, values: torch.Tensor, ma
 
     `rows` and `values` (B, D, M) are the shortlist's draft rows and logits; `mass` (B, D, 1) the logarithm of all exponentials.
     """
-    prev, following = head.markov_prev[rows[:, :-1]], head.markov_next[rows[:, 1:]]  # (B, D - 1, M, R)
-    scores = values[:, 1:, None] + (prev @ following.transpose(-2, -1)).float() / heat[1:, :, None]
+    scores = values[:, 1:, None] + head.markov_table(rows[:, :-1], rows[:, 1:]).float() / heat[1:, :, None]
     inside = (values - mass).exp().sum(-1, keepdim=True)  # (B, D, 1)
     outside = (mass + (1 - inside).clamp(min=1e-6).log())[:, 1:, None]  # (B, D - 1, 1, 1)
     return scores - torch.logaddexp(scores.logsumexp(-1, keepdim=True), outside)

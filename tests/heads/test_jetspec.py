@@ -224,6 +224,12 @@ def test_the_markov_term_of_candidates_is_that_of_the_whole_vocabulary():
     close(head.markov(prev, rows), head.markov(prev).gather(-1, rows), "candidates")
 
 
+def test_the_markov_table_has_a_row_for_each_token_that_may_come_before():
+    head, before, rows = random_head(of()), torch.tensor([[4, 5, 10], [11, 2, 0]]), torch.tensor([[0, 7], [3, 47]])
+    each = [[head.markov(head.draft_vocab_ids[row], cs) for row in rs] for rs, cs in zip(before, rows, strict=True)]
+    close(head.markov_table(before, rows), torch.stack([torch.stack(row) for row in each]), "table")
+
+
 def test_the_markov_term_is_the_product_of_its_factors():
     head = random_head(of())
     token, candidate = int(head.draft_vocab_ids[9]), 4
