@@ -49,13 +49,12 @@ class Job:
         return self.repeat, self.group, self.run.name, self.part
 
 
-def jobs(runs: Sequence[Run], prompts: int, batch_size: int, repeat: int) -> Iterator[Job]:
+def jobs(runs: Sequence[Run], prompts: int, batch_size: int, repeat: int, tasks: Sequence[str] | None = None) -> Iterator[Job]:
     """All decode calls in order. A group is one prompt, or several batches of them, which runs at batch size 1 decode one by one,
-    taking turns."""
+    taking turns. `tasks`, one for each prompt, keep prompts of different ones apart."""
     size = 1 if batch_size == 1 else batch_size * BATCHES
     for again in range(repeat):
-        for group, start in enumerate(range(0, prompts, size)):
-            members = tuple(range(start, min(start + size, prompts)))
+        for group, members in enumerate(_groups(tasks or [""] * prompts, size)):
             for part, first in enumerate(members):
                 turn = (group + again + part) % len(runs)
                 for run in (*runs[turn:], *runs[:turn]):
@@ -65,9 +64,19 @@ def jobs(runs: Sequence[Run], prompts: int, batch_size: int, repeat: int) -> Ite
                         yield Job(again, group, run, part, members)
 
 
-def plan(lineup: Lineup, prompts: int, repeat: int) -> list[Job]:
+def _groups(tasks: Sequence[str], size: int) -> list[tuple[int, ...]]:
+    """At most `size` places of one task each; the tasks take turns."""
+    places: dict[str, list[int]] = {}
+    for place, task in enumerate(tasks):
+        places.setdefault(task, []).append(place)
+    longest = max(map(len, places.values()), default=0)
+    return [tuple(own[start : start + size]) for start in range(0, longest, size) for own in places.values() if start < len(own)]
+
+
+def plan(lineup: Lineup, prompts: Sequence[Prompt], settings: Settings) -> list[Job]:
     """All decode calls of a lineup, its largest batch setting the size of groups."""
-    return list(jobs(tuple(lineup.runs), prompts, max(run.batch_size for run in lineup.runs), repeat))
+    tasks = [prompt.group for prompt in prompts] if settings.batch_by_task else None
+    return list(jobs(tuple(lineup.runs), len(prompts), max(run.batch_size for run in lineup.runs), settings.repeat, tasks))
 
 
 def run_all(
@@ -94,7 +103,7 @@ def run_all(
             return None
 
     done = {(r["repeat"], r["group"], r["run"], r["part"]) for r in journal.rows}
-    planned = plan(lineup, len(prompts), settings.repeat)
+    planned = plan(lineup, prompts, settings)
     open_jobs = [job for job in planned if job.key not in done]
     for job in {j.run.name: j for j in reversed(open_jobs)}.values():  # the first one of each run, a batch of it
         decode(replace(job, members=job.members[: job.run.batch_size]), min(WARM_UP_TOKENS, settings.max_new_tokens))

@@ -40,6 +40,7 @@ Temperatures = Annotated[str, typer.Option("--temperatures", "--temperature", he
 BatchSizes = Annotated[
     str, typer.Option("--batch-sizes", "--batch-size", help="Prompts decoded at once; a comma list runs all at each, as 1,4.")
 ]
+ByTask = Annotated[bool, typer.Option("--batch-by-task", help="Batches of one task each, so that there are figures by task.")]
 Repeat = Annotated[int, typer.Option(help="How often to decode everything.")]
 Folder = Annotated[
     Path | None, typer.Option(help="Keep everything in this folder, with a page and a command that runs it again. One cut short goes on.")
@@ -54,7 +55,7 @@ Json = Annotated[
 ]
 _AS_TYPED = (
     "model", "draft_model", "draft_weights", "limit", "max_new_tokens", "num_speculative_tokens", "dtype", "seed", "repeat", "shape",
-    "head", "rule_mode", "memory", "thresholds", "exits", "profile",
+    "head", "rule_mode", "memory", "thresholds", "exits", "profile", "batch_by_task",
 )  # fmt: skip
 _BESIDE_FROM = {"from_", "json", "bundle", "record", "peer_timeout"}  # all else is in the bundle
 
@@ -77,6 +78,7 @@ def main(
     num_speculative_tokens: options.NumSpeculativeTokens = None,
     dtype: options.Dtype = "auto",
     batch_sizes: BatchSizes = "1",
+    batch_by_task: ByTask = False,
     temperatures: Temperatures = "0",
     seed: options.Seed = None,
     repeat: Repeat = 1,

@@ -118,7 +118,7 @@ def _decoded(asked: Asked, models: Lineup, journal: Journal, folder: Bundle | No
     if folder is not None:
         folder.begin(asked.grid, prompts)
     with bars() as bar:
-        task = bar.add_task("decoding", total=len(run.plan(models, len(prompts), settings.repeat)))
+        task = bar.add_task("decoding", total=len(run.plan(models, prompts, settings)))
 
         def advance(job: run.Job) -> None:
             bar.update(task, advance=1, description=job.run.name)
