@@ -77,7 +77,7 @@ def _auto(target: Target, rule: Rule, profile: Any = None, budget: int | None = 
     from .tune.assemble import assemble
 
     found = assemble(target, Options(budget=budget or BUDGET, **options), profile)
-    return adaptive(found.parts, found.costs, answers=found.answers, budget=budget or BUDGET, basis=found.basis)
+    return adaptive(found.parts, found.costs, earlier=found.earlier, budget=budget or BUDGET, basis=found.basis)
 
 
 def adaptive(parts: Sequence[Part], costs: LiveCosts, **settings: Any) -> Drafter:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 
 TOLERANCE = 0.008  # how much slower than plain decoding the recent past may be, in the long run
-CREDIT = 1.0  # plain rounds that may be lost at the beginning, before anything is known
-LATER = 0.25  # the same of a request that begins with what earlier ones have shown
+CREDIT = 1.0  # plain rounds that may be lost at the beginning, before anything is known, or where earlier requests have gained as much
+LATER = 0.25  # the same where they have not
 _FADES, _RECENT, _FOLLOW = 0.99, 0.95, 0.1  # per round
 _FIRST = 4.0  # plain rounds that the first belief, no speed-up, counts as
+
+
+def credit(gained: float | None) -> float:
+    """Plain rounds that a request may lose at its beginning, if earlier ones have gained so many; None if there were none."""
+    return CREDIT if gained is None else min(max(gained, LATER), CREDIT)
 
 
 class Account:

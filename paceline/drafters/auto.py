@@ -7,7 +7,7 @@ further node is not worth its time (`grow.share`). If all that has made the rece
 stops drafting until the loss is made up (`account`).
 
 A draft model must first read the text so far. That is paid once, so it is weighed against the whole answer, as long as answers usually get
-(`answers`), and what it has cost stops nobody afterwards.
+(`earlier`), and what it has cost stops nobody afterwards.
 
 Only when tokens come depends on time, never which: the rule is target match.
 """
@@ -23,9 +23,9 @@ from weakref import WeakKeyDictionary
 from ..cost import FAR, LiveCost, LiveCosts
 from ..draft import Draft, Siblings
 from ..sequence import Sequence as Request
-from .account import CREDIT, LATER, Account
-from .answers import Answer, Answers
+from .account import Account, credit
 from .claims import BRIEF, Claims, judged, with_claims
+from .earlier import Answer, Earlier
 from .part import Mean, Part
 from .pool import Pool, root_only
 
@@ -81,7 +81,7 @@ class AutoDrafter:
     Args:
         parts: the drafters, with what is known of each. They propose fixed children and are told no cost curve.
         costs: seconds of a forward by the number of nodes of all sequences; by batch size.
-        answers: how long earlier ones got.
+        earlier: what requests before this one have shown.
         budget: most nodes of a sequence's tree, the root included.
         clock: seconds; tests put in their own.
         basis: where the figures come from, for `report`.
@@ -93,7 +93,7 @@ class AutoDrafter:
         self,
         parts: Sequence[Part],
         costs: LiveCosts,
-        answers: Answers | None = None,
+        earlier: Earlier | None = None,
         *,
         budget: int = BUDGET,
         clock: Callable[[], float] = time.perf_counter,
@@ -102,8 +102,9 @@ class AutoDrafter:
         self.parts, self.budget, self.basis = tuple(parts), budget, basis
         self.drafters = tuple(p.drafter for p in parts)
         self.target_layer_ids = tuple(sorted({i for d in self.drafters for i in d.target_layer_ids}))
-        self._costs, self._clock, self._answers = costs, clock, answers or Answers()
-        self._account = Account(costs.of(1)(1), LATER if costs.plain_rounds >= OPENING else CREDIT)
+        self._costs, self._clock, self._earlier = costs, clock, earlier or Earlier()
+        known = costs.plain_rounds >= OPENING
+        self._account = Account(costs.of(1)(1), credit(self._earlier.gained if known else None))
         self._own: WeakKeyDictionary[Request, _Own] = WeakKeyDictionary()
         self._open: list[_Asked] = []
         self._last: _Last | None = None
@@ -144,11 +145,14 @@ class AutoDrafter:
             cost.add(last.nodes, seconds - last.drafting)
         else:  # the target had less to do, so what the round took beyond an ordinary one is the price of its draft
             last.started.known.paid(batch, 0, max(0.0, seconds - cost(last.nodes)))
+        plain = cost(batch)
         if last.nodes == batch:
             self._account.add_plain(counted, last.drafting, expected, once=last.reading)
+            self._earlier.gain(-last.drafting / plain)
         else:
             tokens = sum(len(s.tokens) - n for s, n in zip(last.seqs, last.lengths, strict=True))
-            self._account.add(counted, tokens * cost(batch) / batch, once=min(last.reading, counted))
+            self._account.add(counted, tokens * plain / batch, once=min(last.reading, counted))
+            self._earlier.gain(tokens / batch - counted / plain)
 
     def _judge(self) -> None:
         """Compare open drafts with what came, once all that they claim can be decided."""
@@ -242,7 +246,7 @@ class AutoDrafter:
         return LITTLE * self._rest(seq) * self._costs.of(batch)(batch) + max(0.0, self._account.slack)
 
     def _rest(self, seq: Request) -> float:
-        return self._answers.rest(self._known(seq).answer, seq.room)
+        return self._earlier.rest(self._known(seq).answer, seq.room)
 
     def _to_read(self, part: Part, seq: Request) -> float:
         """Seconds of catching up."""
@@ -279,9 +283,9 @@ class AutoDrafter:
     def _known(self, seq: Request) -> _Own:
         own = self._own.get(seq)
         if own is None:
-            own = self._own[seq] = _Own(seq.prompt_length, self._answers.begin())
+            own = self._own[seq] = _Own(seq.prompt_length, self._earlier.begin())
         elif own.prompt_length != seq.prompt_length:  # another turn
-            own.prompt_length, own.answer = seq.prompt_length, self._answers.begin()
+            own.prompt_length, own.answer = seq.prompt_length, self._earlier.begin()
         return own
 
     def _claims(self, part: Part, seq: Request) -> Claims:

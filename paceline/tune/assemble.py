@@ -1,7 +1,7 @@
 """What the adaptive drafter starts with: the drafters at hand, and what is known of them.
 
 First that is what a profile or a short measurement says. What requests then show is kept for later ones of the same target in this process:
-what rounds take, how long answers get, and of each drafter its price and worth.
+what rounds take, how long answers get, whether drafting pays, and of each drafter its price and worth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from ..cost import LiveCosts, first_cost_curve
 from ..draft import Drafter
-from ..drafters.answers import Answers
+from ..drafters.earlier import Earlier
 from ..drafters.part import GUESS_MODEL, Known, Mean, Part
 from ..errors import PacelineError
 from ..options import Entry, Options
@@ -30,11 +30,11 @@ Key = tuple[str, ...]  # of a drafter: its name, its model, and how it was told 
 
 @dataclass(frozen=True)
 class Start:
-    """Drafters with what is known of each, what rounds cost by batch size, how long answers get, and where that comes from."""
+    """Drafters with what is known of each, what rounds cost by batch size, what earlier requests have shown, and where that comes from."""
 
     parts: list[Part]
     costs: LiveCosts
-    answers: Answers
+    earlier: Earlier
     basis: str
 
 
@@ -43,7 +43,7 @@ class _Learnt:
     """What all requests of a target share. Whatever they write into it changes speed, never text."""
 
     costs: LiveCosts
-    answers: Answers = field(default_factory=Answers)
+    earlier: Earlier = field(default_factory=Earlier)
     known: dict[Key, Known] = field(default_factory=dict)
     requests: int = 0
 
@@ -90,7 +90,7 @@ def assemble(target: Any, options: Options, profile: str | Path | None = None) -
     if shared.requests:
         basis += f", and {shared.requests} earlier request{'s' * (shared.requests > 1)}"
     shared.requests += 1
-    return Start(parts, shared.costs, shared.answers, basis)
+    return Start(parts, shared.costs, shared.earlier, basis)
 
 
 def _known(name: str, drafter: Drafter, options: Options, shared: _Learnt, profiled: Profile | None) -> Known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.drafters.account import Account
+from paceline.drafters.account import CREDIT, LATER, Account, credit
 
 
 def gained(credit: float = 1.0) -> Account:
@@ -34,3 +34,8 @@ def test_what_is_paid_once_is_told_but_says_nothing_of_later_rounds(plainly: boo
         without.add(1.0, 1.0)
     assert account.speedup == pytest.approx(without.speedup, rel=0.01 if not plainly else 0.8)
     assert account.total_spent - without.total_spent == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(("gained", "rounds"), [(None, CREDIT), (-3.0, LATER), (0.0, LATER), (0.6, 0.6), (40.0, CREDIT)])
+def test_a_request_may_lose_what_earlier_ones_have_gained_within_bounds(gained: float | None, rounds: float) -> None:
+    assert credit(gained) == rounds

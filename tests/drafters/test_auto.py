@@ -10,8 +10,8 @@ import pytest
 
 from paceline import engine
 from paceline.cost import CostCurve, LiveCosts
-from paceline.drafters.answers import Answer, Answers
 from paceline.drafters.auto import OPENING, STALE, AutoDrafter
+from paceline.drafters.earlier import Answer, Earlier
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.part import GUESS_MODEL, Known, Mean, Part
 from paceline.rules.match import match
@@ -19,7 +19,7 @@ from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request
 
 from .. import matrix, tiny
-from .clocked import FLAT, STEEP, Right, World, text
+from .clocked import FLAT, PROMPT, STEEP, Right, World, text
 
 
 @pytest.mark.parametrize("cost", [FLAT, STEEP], ids=["flat", "steep"])
@@ -118,7 +118,7 @@ def test_what_a_plain_round_takes_is_known_before_anything_is_compared_with_it(s
 def later(world: World, before: AutoDrafter, *drafters: Right) -> None:
     """Decode a world's texts with what an earlier request has learnt of drafters like these."""
     parts = [Part(old.name, drafter, old.known) for old, drafter in zip(before.parts, drafters, strict=True)]
-    world.follow(AutoDrafter(parts, before._costs, clock=world.clock))
+    world.follow(AutoDrafter(parts, before._costs, before._earlier, clock=world.clock))
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.1])
@@ -129,6 +129,17 @@ def test_a_short_later_request_drafts_from_its_first_round(seconds):
     later(world, before, world.right(0.9, seconds=seconds))
     assert len(world.trees[0][0]) > 1, "its first round is plain"
     assert world.clock.now <= 1.02 * alone.clock.now, f"{world.clock.now:.1f} s, and {alone.clock.now:.1f} s with the drafter alone"
+
+
+@pytest.mark.parametrize("first", [0.9, 0.0])
+def test_where_earlier_requests_have_gained_an_unlucky_beginning_is_no_reason_to_stop(first):
+    before = with_model(World(texts=[text(150)]), first, 0.3)
+    alone, world = (World(texts=[text(60, 1)]) for _ in range(2))
+    unlucky = [w.right(lambda place: 0.9 if place > PROMPT + 2 else 0.0, seconds=0.3) for w in (alone, world)]
+    alone.follow(unlucky[0])
+    later(world, before, unlucky[1])
+    ratio = world.clock.now / alone.clock.now
+    assert (ratio <= 1.05) == (first > 0), f"{ratio:.2f} times the seconds of the draft model alone"
 
 
 def test_what_an_earlier_request_found_useless_is_not_tried_at_once_again():
@@ -246,11 +257,11 @@ def test_a_prompt_that_must_be_read_first_makes_a_drafter_dearer():
 READS = 0.012  # seconds for a token of the prompt: 1000 of them cost as much as 12 plain rounds
 
 
-def reader(world: World, rate: float, known: Known | None = None, answers: Answers | None = None) -> AutoDrafter:
+def reader(world: World, rate: float, known: Known | None = None, earlier: Earlier | None = None) -> AutoDrafter:
     """Decode with a draft model that has to read the prompt first."""
     known = known or Known({1: 0.5}, catch_up=READS, gains=[Mean(guess) for guess in GUESS_MODEL])
     part = Part("a", world.right(rate, seconds=0.5, reads=READS), known)
-    auto = AutoDrafter([part], LiveCosts({1: world.cost}), answers, clock=world.clock)
+    auto = AutoDrafter([part], LiveCosts({1: world.cost}), earlier, clock=world.clock)
     world.follow(auto)
     return auto
 
@@ -276,7 +287,7 @@ def test_what_reading_has_cost_does_not_stop_a_good_drafter_afterwards():
     known = reader(World(texts=[text(300, prompt=60)]), 0.9).parts[0].known
     world = World(texts=[text(100, 1, prompt=400)])
     drafter = world.right(0.9, seconds=0.5, reads=READS)
-    auto = AutoDrafter([Part("a", drafter, known)], LiveCosts({1: world.cost}), Answers(deque([Answer(300)])), clock=world.clock)
+    auto = AutoDrafter([Part("a", drafter, known)], LiveCosts({1: world.cost}), Earlier(deque([Answer(300)])), clock=world.clock)
     world.follow(auto)
     alone = World(texts=[text(100, 1, prompt=400)])
     alone.follow(alone.right(0.9, seconds=0.5, reads=READS))
@@ -286,7 +297,7 @@ def test_what_reading_has_cost_does_not_stop_a_good_drafter_afterwards():
 def test_how_long_answers_got_decides_when_a_long_prompt_is_read():
     known, first = reader(World(texts=[text(300, prompt=60)]), 0.9).parts[0].known, []
     for length in (20, 600):
-        auto = reader(World(texts=[text(200, 1, prompt=1000)]), 0.9, known, Answers(deque([Answer(length)] * 4)))
+        auto = reader(World(texts=[text(200, 1, prompt=1000)]), 0.9, known, Earlier(deque([Answer(length)] * 4)))
         first.append(auto.parts[0].drafter.asked[0] - 1000)
     assert first[0] > 20 > 3 > first[1], f"read after {first} tokens of the answer"
 
@@ -295,10 +306,11 @@ def test_reading_for_a_drafter_that_then_says_nothing_makes_no_debt():
     world = World(texts=[text(60, prompt=400)])
     known = Known({1: 0.5}, catch_up=READS, gains=[Mean(3.0, 8.0) for _ in GUESS_MODEL])
     part = Part("a", world.right(1.0, seconds=0.5, reads=READS, depth=0), known)
-    auto = AutoDrafter([part], LiveCosts({1: FLAT}), Answers(deque([Answer(300)])), clock=world.clock)
+    auto = AutoDrafter([part], LiveCosts({1: FLAT}), Earlier(deque([Answer(300)])), clock=world.clock)
     world.follow(auto)
     assert part.rounds > 0
     assert auto._account.slack > -1.0, f"{auto._account.slack:.1f} s, of which {400 * READS:.1f} s are reading"
+    assert auto._earlier.gained < 0, "rounds in which it was asked saved nothing, and cost what it took"
 
 
 def test_a_batch_reads_at_first_for_one_sequence_only():
@@ -312,19 +324,19 @@ def test_a_batch_reads_at_first_for_one_sequence_only():
 
 
 def test_a_request_begins_another_answer_with_each_turn():
-    world, answers = World(), Answers(deque())
-    auto, seq = AutoDrafter([world.part("a", world.right(0.0))], LiveCosts({1: FLAT}), answers), Request([1, 2, 3], SamplingParams())
+    world, earlier = World(), Earlier(deque())
+    auto, seq = AutoDrafter([world.part("a", world.right(0.0))], LiveCosts({1: FLAT}), earlier), Request([1, 2, 3], SamplingParams())
     for tokens, prompt_length in ((3, 3), (8, 3), (20, 20), (21, 20)):
         seq.tokens, seq.prompt_length = list(range(tokens)), prompt_length
         auto.propose([seq])
-    assert [answer.tokens for answer in answers.seen] == [5, 1]
+    assert [answer.tokens for answer in earlier.answers] == [5, 1]
 
 
 def test_the_lengths_of_answers_are_remembered():
-    world, answers = World(texts=[text(30), text(50, 1)]), Answers(deque())
-    auto = AutoDrafter([world.part("a", world.right(0.0))], LiveCosts({1: FLAT}), answers, clock=world.clock)
+    world, earlier = World(texts=[text(30), text(50, 1)]), Earlier(deque())
+    auto = AutoDrafter([world.part("a", world.right(0.0))], LiveCosts({1: FLAT}), earlier, clock=world.clock)
     world.follow(auto)
-    assert [a.tokens for a in answers.seen] == pytest.approx([29, 49], abs=1), "the last round is not looked back on"
+    assert [a.tokens for a in earlier.answers] == pytest.approx([29, 49], abs=1), "the last round is not looked back on"
 
 
 def test_what_comes_in_the_next_turn_says_nothing_of_the_last_round():

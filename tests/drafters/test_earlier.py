@@ -1,4 +1,4 @@
-"""How long answers are expected to get."""
+"""What earlier requests have shown as a whole."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import deque
 
 import pytest
 
-from paceline.drafters.answers import FIRST, Answer, Answers
+from paceline.drafters.earlier import FIRST, Answer, Earlier
 
 
-def of(*lengths: int) -> Answers:
-    return Answers(deque(map(Answer, lengths)))
+def of(*lengths: int) -> Earlier:
+    return Earlier(deque(map(Answer, lengths)))
 
 
 def test_before_any_is_seen_a_guess_stands_for_it() -> None:
-    answers = Answers()
-    assert answers.rest(answers.begin(), 1000) == sum(FIRST) / len(FIRST)
+    earlier = Earlier()
+    assert earlier.rest(earlier.begin(), 1000) == sum(FIRST) / len(FIRST)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,17 @@ def test_the_rest_is_what_longer_answers_had_beyond(produced: int, room: int, re
 
 
 def test_the_oldest_are_forgotten() -> None:
-    answers = Answers()
+    earlier = Earlier()
     for _ in range(40):
-        answers.begin().tokens = 5
-    assert answers.rest(Answer(), 1000) == 5
+        earlier.begin().tokens = 5
+    assert earlier.rest(Answer(), 1000) == 5
+
+
+def test_what_was_gained_long_ago_is_forgotten() -> None:
+    earlier = Earlier()
+    for _ in range(30):
+        earlier.gain(1.0)
+    assert earlier.gained == pytest.approx(26.0, abs=0.1)
+    for _ in range(300):
+        earlier.gain(-0.1)
+    assert earlier.gained < 0
