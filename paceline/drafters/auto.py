@@ -32,7 +32,7 @@ from .pool import Pool, root_only
 BUDGET = 32  # most nodes of a sequence's tree
 FREE = 0.02  # a draft that costs less than this part of a plain round is made in every round
 OPENING = 2  # plain rounds at the very beginning, since the price of a plain round is what all else is compared with
-SURE = 1.0  # tokens beyond its price that a free draft must promise while a loss is made up, and those of the loss on top
+SURE, BACK = 1.0, 0.5  # tokens beyond its price that a free draft must promise while a loss is made up; plus the loss, up to so much
 SOON, TAKEN = 0.25, 2.0  # reading must pay if only this part of the expected answer comes, by so many tokens a round
 LITTLE = 0.01  # of the expected answer's plain rounds: may be spent on reading for a drafter that has yet to show what it adds
 CLEAR, STALE = 1.15, 64  # one round in so many is plain, above such a speed-up one in four times as many: the comparison rests on it
@@ -184,7 +184,7 @@ class AutoDrafter:
             else:
                 dear.append(part)
         debt = max(0.0, -self._account.slack) / plain
-        if self._must_be_plain(cost) or (debt and pool.value() < SURE + debt):
+        if self._must_be_plain(cost) or (debt and pool.value() < SURE + min(debt, BACK)):
             return [root_only(seq) for seq in seqs]
         if not debt:
             self._ask_dear(dear, seqs, pool)

@@ -105,6 +105,18 @@ def test_after_a_bad_beginning_a_free_drafter_may_win_it_back(wrong):
     assert world.slowdown < 0.72, f"{world.slowdown:.2f} times the seconds of plain decoding"
 
 
+@pytest.mark.parametrize(("depth", "drafts"), [(1, False), (2, True)])
+def test_however_large_a_loss_a_free_draft_that_promises_enough_is_verified(depth, drafts):
+    """1.7 tokens of two nodes are enough, 0.9 of one are not."""
+    world = World()
+    auto = AutoDrafter([Part("a", world.right(1.0, claims=0.9, depth=depth), Known({1: 0.0}))], LiveCosts({1: FLAT}), clock=world.clock)
+    seq = Request(list(world.texts[0].tokens[:PROMPT]), SamplingParams(max_new_tokens=50))
+    seq.slot = 0
+    auto._costs.of(1).plain_rounds = OPENING
+    auto._account.spent += 10.0
+    assert (len(auto.propose([seq])[0].tree) > 1) == drafts
+
+
 @pytest.mark.parametrize("slower", [0.8, 1.3])
 def test_what_a_plain_round_takes_is_known_before_anything_is_compared_with_it(slower):
     world = World(CostCurve((1, 8), (slower, slower)), texts=[text(OPENING + 2)])
