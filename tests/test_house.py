@@ -104,6 +104,8 @@ SHARED = {
     "paceline.rules.csd_config",
     "paceline.rules.easd_config",
     "paceline.drafters.account",
+    "paceline.drafters.earlier",
+    "paceline.drafters.requests",
     "paceline.drafters.claims",
     "paceline.drafters.grow",
     "paceline.drafters.part",

@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ..cost import FAR, LiveCost, LiveCosts
 from ..draft import Draft, Siblings
 from ..sequence import Sequence as Request
 from .account import Account, credit
-from .claims import BRIEF, Claims, judged, with_claims
-from .earlier import Answer, Earlier
-from .part import Mean, Part
+from .claims import judged, with_claims
+from .earlier import Earlier
+from .part import Part
 from .pool import Pool, root_only
+from .requests import Requests
 
 BUDGET = 32  # most nodes of a sequence's tree
 FREE = 0.02  # a draft that costs less than this part of a plain round is made in every round
@@ -36,18 +36,6 @@ SURE, BACK = 1.0, 0.5  # tokens beyond its price that a free draft must promise 
 SOON, TAKEN = 0.25, 2.0  # reading must pay if only this part of the expected answer comes, by so many tokens a round
 LITTLE = 0.01  # of the expected answer's plain rounds: may be spent on reading for a drafter that has yet to show what it adds
 CLEAR, STALE = 1.15, 64  # one round in so many is plain, above such a speed-up one in four times as many: the comparison rests on it
-
-
-@dataclass
-class _Own:
-    """What is known of one sequence: its answer, and by drafter how far its claims hold here, how its gain compares with the usual, and
-    what it has read."""
-
-    prompt_length: int
-    answer: Answer
-    claims: dict[str, Claims] = field(default_factory=dict)
-    gain: dict[str, Mean] = field(default_factory=dict)
-    read: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,7 +93,7 @@ class AutoDrafter:
         self._costs, self._clock, self._earlier = costs, clock, earlier or Earlier()
         known = costs.plain_rounds >= OPENING
         self._account = Account(costs.of(1)(1), credit(self._earlier.gained if known else None))
-        self._own: WeakKeyDictionary[Request, _Own] = WeakKeyDictionary()
+        self._requests = Requests(self._earlier)
         self._open: list[_Asked] = []
         self._last: _Last | None = None
         self._reading = 0.0  # seconds of this round
@@ -115,8 +103,7 @@ class AutoDrafter:
     def propose(self, seqs: Sequence[Request]) -> list[Draft]:
         began, self._chosen, self._reading = self._clock(), None, 0.0
         self._look_back(seqs, began)
-        for seq in seqs:
-            self._known(seq).answer.tokens = len(seq.tokens) - seq.prompt_length
+        self._requests.look_at(seqs)
         drafts = self._draft(seqs)
         nodes = sum(len(d.tree) for d in drafts)
         self._count(nodes, len(seqs))
@@ -166,7 +153,7 @@ class AutoDrafter:
                 continue
             found = judged(asked.draft, came)
             asked.part.known.claims.add(found)
-            self._claims(asked.part, seq).add(found)
+            self._requests.claims(asked.part, seq).add(found)
         self._open = still
 
     # what to draft
@@ -216,12 +203,12 @@ class AutoDrafter:
         gained = (pool.value() - before) / len(members)
         for i in members:
             usual = chosen.known.gain(promised[i])
-            self._own_gain(chosen, seqs[i]).add(min(gained / max(usual.value, 0.05), 3.0))
+            self._requests.gain(chosen, seqs[i]).add(min(gained / max(usual.value, 0.05), 3.0))
             usual.add(gained)
 
     def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], rate: float) -> tuple[float, list[int]]:
         """For which sequences to ask this drafter, and what that promises beyond its price, in tokens."""
-        gains = [part.known.gain(promised[i]).value * self._own_gain(part, seq).value for i, seq in enumerate(seqs)]
+        gains = [part.known.gain(promised[i]).value * self._requests.gain(part, seq).value for i, seq in enumerate(seqs)]
         readable = [i for i, seq in enumerate(seqs) if self._may_read(part, seq, len(seqs))]
         order = sorted(readable, key=lambda i: -gains[i])
         best, members, total, reading = 0.0, list[int](), 0.0, 0.0
@@ -234,34 +221,24 @@ class AutoDrafter:
 
     def _spread(self, part: Part, seq: Request) -> float:
         """Seconds of reading what this drafter has not read of a sequence, spread over the rounds that will surely come."""
-        rounds = SOON * self._rest(seq) / TAKEN
-        return self._to_read(part, seq) / max(rounds, 1.0)
+        rounds = SOON * self._requests.rest(seq) / TAKEN
+        return self._requests.to_read(part, seq) / max(rounds, 1.0)
 
     def _may_read(self, part: Part, seq: Request, batch: int) -> bool:
         """Whether a drafter may catch up: one that has shown what it adds, or for little."""
-        return any(gain.weight > 1 for gain in part.known.gains) or self._to_read(part, seq) <= self._little(seq, batch) / batch
+        return any(gain.weight > 1 for gain in part.known.gains) or self._requests.to_read(part, seq) <= self._little(seq, batch) / batch
 
     def _little(self, seq: Request, batch: int) -> float:
         """Seconds: a small part of the answer's time, or of what has been gained."""
-        return LITTLE * self._rest(seq) * self._costs.of(batch)(batch) + max(0.0, self._account.slack)
-
-    def _rest(self, seq: Request) -> float:
-        return self._earlier.rest(self._known(seq).answer, seq.room)
-
-    def _to_read(self, part: Part, seq: Request) -> float:
-        """Seconds of catching up."""
-        return part.known.price(1, self._behind(part, seq)) - part.known.price(1)
-
-    def _behind(self, part: Part, seq: Request) -> int:
-        return len(seq.tokens) - min(self._known(seq).read.get(part.name, 0), len(seq.tokens))
+        return LITTLE * self._requests.rest(seq) * self._costs.of(batch)(batch) + max(0.0, self._account.slack)
 
     def _affords(self, part: Part, seqs: Sequence[Request]) -> bool:
-        return part.known.price(1) <= self._account.slack and self._to_read(part, seqs[0]) <= self._little(seqs[0], len(seqs))
+        return part.known.price(1) <= self._account.slack and self._requests.to_read(part, seqs[0]) <= self._little(seqs[0], len(seqs))
 
     def _ask(self, part: Part, seqs: Sequence[Request], members: Iterable[int]) -> dict[int, Draft]:
         """Its drafts for some of the sequences, by their index, with claims that are to be believed."""
         asked = list(members)
-        behind = sum(self._behind(part, seqs[i]) for i in asked)
+        behind = sum(self._requests.behind(part, seqs[i]) for i in asked)
         began = self._clock()
         drafts = [with_claims(d) for d in part.drafter.propose([seqs[i] for i in asked])]
         part.starts |= any(d.head_start is not None for d in drafts)
@@ -272,27 +249,11 @@ class AutoDrafter:
         believed = {}
         for i, draft in zip(asked, drafts, strict=True):
             seq = seqs[i]
-            self._known(seq).read[part.name] = len(seq.tokens)
+            self._requests.has_read(part, seq)
             if len(draft.tree) > 1:
                 self._open.append(_Asked(part, seq, seq.prompt_length, len(seq.tokens), draft))
-            believed[i] = self._claims(part, seq).correct(draft)
+            believed[i] = self._requests.claims(part, seq).correct(draft)
         return believed
-
-    # what is kept, by sequence and by batch size
-
-    def _known(self, seq: Request) -> _Own:
-        own = self._own.get(seq)
-        if own is None:
-            own = self._own[seq] = _Own(seq.prompt_length, self._earlier.begin())
-        elif own.prompt_length != seq.prompt_length:  # another turn
-            own.prompt_length, own.answer = seq.prompt_length, self._earlier.begin()
-        return own
-
-    def _claims(self, part: Part, seq: Request) -> Claims:
-        return self._known(seq).claims.setdefault(part.name, Claims(part.known.claims, most=BRIEF))
-
-    def _own_gain(self, part: Part, seq: Request) -> Mean:
-        return self._known(seq).gain.setdefault(part.name, Mean(1.0, 4.0))
 
     @property
     def report(self) -> dict[str, Any]:

@@ -116,3 +116,10 @@ def test_a_batched_row_that_differs_from_batch_1_is_listed(settings: Make, monke
     found = measure(chosen, batch_sizes=(1, 3))
     assert line(found, "none batch=3")["identical_to_batch1"] == 2
     assert {(d["prompt"], d["position"], d["reference"]) for d in found["differences"]} == {("bird", 2, "none batch=1")}
+
+
+def test_batches_by_task_keep_tasks_apart_and_let_them_take_turns() -> None:
+    tasks = [*"abab", *"aaaaaa"]
+    planned = list(jobs([Named("batch", 2)], len(tasks), 2, 1, tasks))  # type: ignore[list-item]
+    assert [j.members for j in planned] == [(0, 2, 4, 5, 6, 7), (1, 3), (8, 9)], "three batches of task a, all of b, the rest of a"
+    assert [j.group for j in planned] == [0, 1, 2]

@@ -79,13 +79,6 @@ def test_a_batch_is_decoded_at_once_by_some_runs_and_one_by_one_by_others() -> N
     assert len({j.key for j in planned}) == len(planned)
 
 
-def test_batches_by_task_keep_tasks_apart_and_let_them_take_turns() -> None:
-    tasks = [*"abab", *"aaaaaa"]
-    planned = list(jobs([Named("batch", 2)], len(tasks), 2, 1, tasks))  # type: ignore[list-item]
-    assert [j.members for j in planned] == [(0, 2, 4, 5, 6, 7), (1, 3), (8, 9)], "three batches of task a, all of b, the rest of a"
-    assert [j.group for j in planned] == [0, 1, 2]
-
-
 def test_batches_by_task_have_figures_by_task(settings: Make) -> None:
     mixed, apart = (measure(settings(methods=("none",), batch_size=2, batch_by_task=chosen)) for chosen in (False, True))
     assert not mixed["runs"][0]["by_task"]
