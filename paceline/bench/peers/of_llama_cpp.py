@@ -49,6 +49,7 @@ class Peer:
                 n_threads=threads,
                 n_threads_batch=threads,
                 draft_model=lookup,
+                logits_all=lookup is not None,  # 0.3.36 keeps them all then, but makes room for one batch's unless it is told to
                 verbose=False,
             )
         return self.models[name]
