@@ -90,31 +90,10 @@ def read_imports(source: str, name: str, is_package: bool) -> list[Import]:
 
 
 IMPORTS = [i for name, file in MODULES.items() for i in read_imports(file.read_text(), name, file.name == "__init__.py")]
-SHARED = {
-    "paceline.rules.walk",
-    "paceline.rules.multi",
-    "paceline.rules.ramp",
-    "paceline.rules.transport",
-    "paceline.rules.ledger",
-    "paceline.rules.memory",
-    "paceline.rules.memory_file",
-    "paceline.rules.spelling",
-    "paceline.rules.thresholds",
-    "paceline.rules.control",
-    "paceline.rules.csd_config",
-    "paceline.rules.easd_config",
-    "paceline.drafters.account",
-    "paceline.drafters.earlier",
-    "paceline.drafters.requests",
-    "paceline.drafters.claims",
-    "paceline.drafters.grow",
-    "paceline.drafters.part",
-    "paceline.drafters.pool",
-    "paceline.drafters.union",
-    "paceline.drafters.draft_growth",
-    "paceline.drafters.sampled",
-    "paceline.drafters.shapes",
-}  # what drafters or rules have in common
+# what rules, and what drafters, have in common
+_OF_RULES = "walk multi ramp transport ledger memory memory_file spelling thresholds control csd_config easd_config"
+_OF_DRAFTERS = "account claims draft_growth earlier grow part pool requests sampled shapes union"
+SHARED = {f"paceline.rules.{name}" for name in _OF_RULES.split()} | {f"paceline.drafters.{name}" for name in _OF_DRAFTERS.split()}
 CONCRETE = {m for m in MODULES if m.startswith(("paceline.drafters.", "paceline.rules."))} - SHARED
 MODEL_CODE = ("paceline.targets.hf", "paceline.targets.kv")
 

@@ -18,7 +18,7 @@ from .jetspec import Context, JetSpecHead
 from .shipped import head_folder
 
 _ready: WeakKeyDictionary[Any, dict[Path, JetSpecHead]] = WeakKeyDictionary()  # by target
-_seconds: WeakKeyDictionary[JetSpecHead, float] = WeakKeyDictionary()
+_seconds: WeakKeyDictionary[JetSpecHead, dict[int, float]] = WeakKeyDictionary()  # by number of sequences
 
 
 def ready_head(target: Any, head: str | Path | JetSpecHead | None) -> JetSpecHead:
@@ -56,11 +56,13 @@ def quicken(head: JetSpecHead, target: Any) -> JetSpecHead:
 
 
 @torch.inference_mode()
-def draft_seconds(head: JetSpecHead) -> float:
-    """The time of one draft behind a short context, the least of a few; measured once."""
-    if head not in _seconds:
-        context, anchor = Context(), torch.zeros(1, dtype=torch.long, device=head.embed_weight.device)
-        rows = torch.zeros(64, head.config.hidden_size, dtype=head.dtype, device=anchor.device)
-        context.append(head.context_kv(rows, torch.arange(len(rows), device=anchor.device)))
-        _seconds[head] = seconds_of(lambda: head.draft(anchor, [context]), times=4)
-    return _seconds[head]
+def draft_seconds(head: JetSpecHead, sequences: int = 1) -> float:
+    """The time of one draft for so many sequences behind short contexts, the least of a few; measured once."""
+    known = _seconds.setdefault(head, {})
+    if sequences not in known:
+        contexts, anchors = [Context() for _ in range(sequences)], torch.zeros(sequences, dtype=torch.long, device=head.embed_weight.device)
+        rows = torch.zeros(64, head.config.hidden_size, dtype=head.dtype, device=anchors.device)
+        for context in contexts:
+            context.append(head.context_kv(rows, torch.arange(len(rows), device=anchors.device)))
+        known[sequences] = seconds_of(lambda: head.draft(anchors, contexts), times=4)
+    return known[sequences]

@@ -110,7 +110,7 @@ def _measured(drafter: Drafter, entry: Entry) -> Known:
     if (head := getattr(drafter, "head", None)) is not None:
         from ..heads.decode import draft_seconds
 
-        return Known({1: draft_seconds(head)})
+        return Known({n: draft_seconds(head, n) for n in _BATCHES})
     if (model := getattr(drafter, "model", None)) is not None:
         curve, depth = first_cost_curve(model), getattr(drafter, "depth", 1)
         prices = {n: depth * curve(2 * n) for n in _BATCHES}
@@ -130,7 +130,7 @@ def model_of(drafter: Any) -> str:
     return "" if head is None else f"head of {sum(p.numel() for p in head.parameters())} numbers for {head.config.target_name}"
 
 
-_BATCHES = (1, 2, 4, 8, 16)  # for which a draft model's price is thought of beforehand
+_BATCHES = (1, 2, 4, 8)  # for which the price of a draft is known beforehand
 _learnt: WeakKeyDictionary[Any, dict[str, _Learnt]] = WeakKeyDictionary()  # by target and basis
 _named: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # what `model_of` says, by draft model
 _found: WeakKeyDictionary[Any, Profile | None] = WeakKeyDictionary()  # what the cache holds, by target

@@ -106,7 +106,8 @@ def test_a_head_object_of_another_target_is_refused():
         ready_head(tiny.target(), random_head(HFTarget(tiny.build(tiny.config("llama"), 77))))
 
 
-def test_the_time_of_a_draft_is_measured_once():
+def test_the_time_of_a_draft_is_measured_once_for_each_number_of_sequences():
     head = random_head(tiny.target())
-    first = draft_seconds(head)
-    assert (0 < first < 5, draft_seconds(head)) == (True, first)
+    first = [draft_seconds(head, count) for count in (1, 4)]
+    assert all(0 < seconds < 5 for seconds in first)
+    assert [draft_seconds(head), draft_seconds(head, 4)] == first

@@ -19,6 +19,7 @@ from paceline.tune.assemble import assemble, available
 from paceline.tune.profile import Profile, Tuned
 
 from .. import tiny
+from ..heads.small import random_head
 
 KNOWN = {"seconds": {"1": 0.0}, "catch_up": 0.0, "claims": [(10.0, 1.0)] * 9, "gains": [(0.25, 3.0)] * 4}
 
@@ -150,6 +151,12 @@ def test_a_start_without_a_profile_knows_what_a_draft_model_costs(cache, target)
     assert (draft.known.price(1) > 0, draft.known.catch_up > 0) == (True, True)
     guesses = tuple(gain.value for gain in draft.known.gains)
     assert guesses == GUESS_MODEL, "it is thought worth a trial though it may cost more than a round"
+
+
+def test_a_start_without_a_profile_knows_what_drafts_for_several_sequences_cost(cache, target):
+    _, draft, head = assemble(target, methods.Options(draft_model=tiny.draft(), head=random_head(target))).parts
+    assert draft.known.seconds.keys() == head.known.seconds.keys() == {1, 2, 4, 8}
+    assert head.known.price(8) < 8 * head.known.price(1), "one forward drafts for all of them"
 
 
 def test_later_requests_begin_with_what_earlier_ones_of_the_same_kind_have_shown(cache, target):
