@@ -34,7 +34,7 @@ FREE = 0.02  # a draft that costs less than this part of a plain round is made i
 OPENING = 2  # plain rounds at the very beginning, since the price of a plain round is what all else is compared with
 SURE, BACK = 1.0, 0.5  # tokens beyond its price that a free draft must promise while a loss is made up; plus the loss, up to so much
 SOON, TAKEN = 0.25, 2.0  # reading must pay if only this part of the expected answer comes, by so many tokens a round
-LITTLE = 0.01  # of the expected answer's plain rounds: may be spent on reading for a drafter that has yet to show what it adds
+LITTLE, UNTRIED = 0.02, 0.01  # of the expected answer's plain rounds may be spent on reading; and for a drafter of which nothing is known
 CLEAR, STALE = 1.15, 64  # one round in so many is plain, above such a speed-up one in four times as many: the comparison rests on it
 
 
@@ -225,15 +225,18 @@ class AutoDrafter:
         return self._requests.to_read(part, seq) / max(rounds, 1.0)
 
     def _may_read(self, part: Part, seq: Request, batch: int) -> bool:
-        """Whether a drafter may catch up: one that has shown what it adds, or for little."""
-        return any(gain.weight > 1 for gain in part.known.gains) or self._requests.to_read(part, seq) <= self._little(seq, batch) / batch
+        """Whether catching up for each of so many sequences takes but a small part of the answers' time, or of what has been gained."""
+        return self._requests.to_read(part, seq) <= self._for_reading(part, seq, batch) / batch
 
-    def _little(self, seq: Request, batch: int) -> float:
-        """Seconds: a small part of the answer's time, or of what has been gained."""
-        return LITTLE * self._requests.rest(seq) * self._costs.of(batch)(batch) + max(0.0, self._account.slack)
+    def _for_reading(self, part: Part, seq: Request, batch: int) -> float:
+        """Seconds that may be spent on it."""
+        share = LITTLE if any(gain.weight > 1 for gain in part.known.gains) else UNTRIED
+        return share * self._requests.rest(seq) * self._costs.of(batch)(batch) + max(0.0, self._account.slack)
 
     def _affords(self, part: Part, seqs: Sequence[Request]) -> bool:
-        return part.known.price(1) <= self._account.slack and self._requests.to_read(part, seqs[0]) <= self._little(seqs[0], len(seqs))
+        return part.known.price(1) <= self._account.slack and self._requests.to_read(part, seqs[0]) <= self._for_reading(
+            part, seqs[0], len(seqs)
+        )
 
     def _ask(self, part: Part, seqs: Sequence[Request], members: Iterable[int]) -> dict[int, Draft]:
         """Its drafts for some of the sequences, by their index, with claims that are to be believed."""

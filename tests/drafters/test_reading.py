@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 import pytest
@@ -32,7 +33,7 @@ READS = 0.012  # seconds for a token of the prompt: 1000 of them cost as much as
 def reader(world: World, rate: float, known: Known | None = None, earlier: Earlier | None = None) -> AutoDrafter:
     """Decode with a draft model that has to read the prompt first."""
     known = known or Known({1: 0.5}, catch_up=READS, gains=[Mean(guess) for guess in GUESS_MODEL])
-    part = Part("a", world.right(rate, seconds=0.5, reads=READS), known)
+    part = Part("a", world.right(rate, seconds=known.seconds[1], reads=known.catch_up), known)
     auto = AutoDrafter([part], LiveCosts({1: world.cost}), earlier, clock=world.clock)
     world.follow(auto)
     return auto
@@ -46,6 +47,25 @@ def test_a_long_prompt_is_not_read_for_a_drafter_that_was_never_tried(rate, leng
     assert world.clock.now <= world.plain + 1.0, f"{world.slowdown:.3f} times the seconds of plain decoding"
 
 
+@pytest.mark.parametrize("length", [12, 30, 100])
+def test_a_long_prompt_is_not_read_at_once_for_a_good_drafter_either(length):
+    """However well it drafted before: the answer may end soon."""
+    known = reader(World(texts=[text(300, prompt=60)]), 0.9).parts[0].known
+    world = World(texts=[text(length, 1, prompt=1000)])
+    reader(world, 0.9, known)
+    assert world.clock.now <= 1.02 * world.plain + 1.0, f"{world.slowdown:.3f} times the seconds of plain decoding"
+
+
+def test_what_another_drafter_has_gained_may_be_spent_on_reading():
+    known = reader(World(texts=[text(300, prompt=60)]), 0.9).parts[0].known
+    world = World(texts=[text(300, 1, prompt=1000)])
+    free = Part("free", world.right(lambda place: 0.9 if place < 1060 else 0.0), Known({1: 0.0}))
+    dear = Part("a", world.right(0.9, seconds=0.5, reads=READS), known)
+    world.follow(AutoDrafter([free, dear], LiveCosts({1: world.cost}), Earlier(deque([Answer(300)])), clock=world.clock))
+    assert dear.drafter.asked, "it was never asked"
+    assert dear.drafter.asked[0] >= 1020, f"asked at {dear.drafter.asked[0]}, before anything was gained"
+
+
 @pytest.mark.parametrize("prompt", [60, 100])
 def test_a_short_prompt_is_read_at_once(prompt):
     alone, world = (World(texts=[text(150, prompt=prompt)]) for _ in range(2))
@@ -57,38 +77,48 @@ def test_a_short_prompt_is_read_at_once(prompt):
 def test_what_reading_has_cost_does_not_stop_a_good_drafter_afterwards():
     """Read for an answer that was thought to get longer: until the end of this one it drafts."""
     known = reader(World(texts=[text(300, prompt=60)]), 0.9).parts[0].known
-    world = World(texts=[text(100, 1, prompt=400)])
+    world = World(texts=[text(100, 1, prompt=200)])
     drafter = world.right(0.9, seconds=0.5, reads=READS)
     auto = AutoDrafter([Part("a", drafter, known)], LiveCosts({1: world.cost}), Earlier(deque([Answer(300)])), clock=world.clock)
     world.follow(auto)
-    alone = World(texts=[text(100, 1, prompt=400)])
+    alone = World(texts=[text(100, 1, prompt=200)])
     alone.follow(alone.right(0.9, seconds=0.5, reads=READS))
     assert world.clock.now <= 1.1 * alone.clock.now, f"{world.clock.now:.1f} s, and {alone.clock.now:.1f} s with the draft model alone"
 
 
-def test_how_long_answers_got_decides_when_a_long_prompt_is_read():
+@pytest.mark.parametrize(("length", "reads"), [(10, False), (600, True)])
+def test_what_was_gained_is_spent_on_reading_only_if_the_answer_still_gets_long_enough(length, reads):
+    world = World()
+    part = Part("a", world.right(0.9), Known({1: 0.5}, catch_up=READS, gains=[Mean(2.0, 8.0) for _ in GUESS_MODEL]))
+    auto = AutoDrafter([part], LiveCosts({1: FLAT}), Earlier(deque([Answer(length)])), clock=world.clock)
+    auto._account.plain += 50.0
+    seq = Request(list(range(1000)), SamplingParams(max_new_tokens=300))
+    assert (auto._plan(part, [seq], [0.0], 1.0)[1] == [0]) == reads
+
+
+def test_how_long_answers_got_decides_whether_a_prompt_is_read():
     known, first = reader(World(texts=[text(300, prompt=60)]), 0.9).parts[0].known, []
     for length in (20, 600):
-        auto = reader(World(texts=[text(200, 1, prompt=1000)]), 0.9, known, Earlier(deque([Answer(length)] * 4)))
-        first.append(auto.parts[0].drafter.asked[0] - 1000)
+        auto = reader(World(texts=[text(200, 1, prompt=150)]), 0.9, known, Earlier(deque([Answer(length)] * 4)))
+        first.append(next(iter(auto.parts[0].drafter.asked), math.inf) - 150)
     assert first[0] > 20 > 3 > first[1], f"read after {first} tokens of the answer"
 
 
 def test_reading_for_a_drafter_that_then_says_nothing_makes_no_debt():
-    world = World(texts=[text(60, prompt=400)])
+    world = World(texts=[text(60, prompt=150)])
     known = Known({1: 0.5}, catch_up=READS, gains=[Mean(3.0, 8.0) for _ in GUESS_MODEL])
     part = Part("a", world.right(1.0, seconds=0.5, reads=READS, depth=0), known)
     auto = AutoDrafter([part], LiveCosts({1: FLAT}), Earlier(deque([Answer(300)])), clock=world.clock)
     world.follow(auto)
     assert part.rounds > 0
-    assert auto._account.slack > -1.0, f"{auto._account.slack:.1f} s, of which {400 * READS:.1f} s are reading"
+    assert auto._account.slack > -1.0, f"{auto._account.slack:.1f} s, of which {150 * READS:.1f} s are reading"
     assert auto._earlier.gained < 0, "rounds in which it was asked saved nothing, and cost what it took"
 
 
 def test_a_batch_reads_at_first_for_one_sequence_only():
     """A prompt that one request may read for is too long for each of eight, as long as nothing is known of the drafter."""
     world = World(CostCurve((1, 64), (1.0, 1.0)), texts=[text(150, n, prompt=100) for n in range(8)])
-    reader(world, 0.9, Known({1: 0.5, 8: 0.5}, catch_up=READS, gains=[Mean(guess) for guess in GUESS_MODEL]))
+    reader(world, 0.9, Known({1: 0.1, 8: 0.1}, catch_up=READS / 4, gains=[Mean(guess) for guess in GUESS_MODEL]))
     drafted = [sum(len(tree) > 1 for tree in row) for row in world.trees]
     drafted = [count for count in drafted if count]
     assert drafted[0] == 1, f"drafts by round: {drafted}"
