@@ -58,12 +58,12 @@ def test_a_long_prompt_is_not_read_at_once_for_a_good_drafter_either(length):
 
 def test_what_another_drafter_has_gained_may_be_spent_on_reading():
     known = reader(World(texts=[text(300, prompt=60)]), 0.9).parts[0].known
-    world = World(texts=[text(300, 1, prompt=1000)])
-    free = Part("free", world.right(lambda place: 0.9 if place < 1060 else 0.0), Known({1: 0.0}))
+    world = World(texts=[text(300, 1, prompt=2000)])
+    free = Part("free", world.right(lambda place: 0.9 if place < 2060 else 0.0), Known({1: 0.0}))
     dear = Part("a", world.right(0.9, seconds=0.5, reads=READS), known)
     world.follow(AutoDrafter([free, dear], LiveCosts({1: world.cost}), Earlier(deque([Answer(300)])), clock=world.clock))
     assert dear.drafter.asked, "it was never asked"
-    assert dear.drafter.asked[0] >= 1020, f"asked at {dear.drafter.asked[0]}, before anything was gained"
+    assert dear.drafter.asked[0] >= 2010, f"asked at {dear.drafter.asked[0]}, before anything was gained"
 
 
 @pytest.mark.parametrize("prompt", [60, 100])
@@ -99,8 +99,8 @@ def test_what_was_gained_is_spent_on_reading_only_if_the_answer_still_gets_long_
 def test_how_long_answers_got_decides_whether_a_prompt_is_read():
     known, first = reader(World(texts=[text(300, prompt=60)]), 0.9).parts[0].known, []
     for length in (20, 600):
-        auto = reader(World(texts=[text(200, 1, prompt=150)]), 0.9, known, Earlier(deque([Answer(length)] * 4)))
-        first.append(next(iter(auto.parts[0].drafter.asked), math.inf) - 150)
+        auto = reader(World(texts=[text(200, 1, prompt=250)]), 0.9, known, Earlier(deque([Answer(length)] * 4)))
+        first.append(next(iter(auto.parts[0].drafter.asked), math.inf) - 250)
     assert first[0] > 20 > 3 > first[1], f"read after {first} tokens of the answer"
 
 
