@@ -16,7 +16,7 @@ from .lineup import Lineup, reason
 from .peer_run import PeerRun
 from .runs import Decoded, Run
 from .settings import Settings
-from .suites import Prompt
+from .suites import Prompt, in_turns
 
 WARM_UP_TOKENS = 8
 BATCHES = 3  # prompts of a group, in batches: as one prompt of a batch ends, the next of the group joins
@@ -69,8 +69,7 @@ def _groups(tasks: Sequence[str], size: int) -> list[tuple[int, ...]]:
     places: dict[str, list[int]] = {}
     for place, task in enumerate(tasks):
         places.setdefault(task, []).append(place)
-    longest = max(map(len, places.values()), default=0)
-    return [tuple(own[start : start + size]) for start in range(0, longest, size) for own in places.values() if start < len(own)]
+    return in_turns([[tuple(own[start : start + size]) for start in range(0, len(own), size)] for own in places.values()])
 
 
 def plan(lineup: Lineup, prompts: Sequence[Prompt], settings: Settings) -> list[Job]:

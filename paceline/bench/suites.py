@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import InvalidRequest
+
+T = TypeVar("T")
 
 BUILT_IN = Path(__file__).with_name("prompts.jsonl")
 
@@ -118,8 +120,13 @@ def choose(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
     for prompt in prompts:
         groups.setdefault(prompt.group, {}).setdefault(prompt.task, []).append(prompt)
     chosen = [_spread([p for rows in tasks.values() for p in rows], limit) for tasks in groups.values()]
-    longest = max(map(len, chosen), default=0)
-    return [rows[i] for i in range(longest) for rows in chosen if i < len(rows)]
+    return in_turns(chosen)
+
+
+def in_turns(lists: Sequence[Sequence[T]]) -> list[T]:
+    """The first of each, the second of each, and so on."""
+    longest = max(map(len, lists), default=0)
+    return [items[i] for i in range(longest) for items in lists if i < len(items)]
 
 
 def _spread(rows: list[Prompt], limit: int | None) -> list[Prompt]:

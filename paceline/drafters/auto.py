@@ -209,7 +209,7 @@ class AutoDrafter:
     def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], rate: float) -> tuple[float, list[int]]:
         """For which sequences to ask this drafter, and what that promises beyond its price, in tokens."""
         gains = [part.known.gain(promised[i]).value * self._requests.gain(part, seq).value for i, seq in enumerate(seqs)]
-        readable = [i for i, seq in enumerate(seqs) if self._may_read(part, seq, len(seqs))]
+        readable = [i for i, seq in enumerate(seqs) if self._may_read(part, seq, len(seqs), readers=len(seqs))]
         order = sorted(readable, key=lambda i: -gains[i])
         best, members, total, reading = 0.0, list[int](), 0.0, 0.0
         for count, i in enumerate(order, 1):
@@ -221,22 +221,20 @@ class AutoDrafter:
 
     def _spread(self, part: Part, seq: Request) -> float:
         """Seconds of reading what this drafter has not read of a sequence, spread over the rounds that will surely come."""
-        rounds = SOON * self._requests.rest(seq) / TAKEN
-        return self._requests.to_read(part, seq) / max(rounds, 1.0)
+        seconds = self._requests.to_read(part, seq)
+        return seconds / max(SOON * self._requests.rest(seq) / TAKEN, 1.0) if seconds else 0.0
 
-    def _may_read(self, part: Part, seq: Request, batch: int) -> bool:
-        """Whether catching up for each of so many sequences takes but a small part of the answers' time, or of what has been gained."""
-        return self._requests.to_read(part, seq) <= self._for_reading(part, seq, batch) / batch
-
-    def _for_reading(self, part: Part, seq: Request, batch: int) -> float:
-        """Seconds that may be spent on it."""
-        share = LITTLE if any(gain.weight > 1 for gain in part.known.gains) else UNTRIED
-        return share * self._requests.rest(seq) * self._costs.of(batch)(batch) + max(0.0, self._account.slack)
+    def _may_read(self, part: Part, seq: Request, batch: int, *, readers: int) -> bool:
+        """Whether catching up for so many sequences of a batch takes but a small part of the answers' time, or of what has been gained."""
+        seconds = self._requests.to_read(part, seq)
+        if not seconds:
+            return True
+        share = LITTLE if part.known.tried else UNTRIED
+        allowed = share * self._requests.rest(seq) * self._costs.of(batch)(batch) + max(0.0, self._account.slack)
+        return seconds <= allowed / readers
 
     def _affords(self, part: Part, seqs: Sequence[Request]) -> bool:
-        return part.known.price(1) <= self._account.slack and self._requests.to_read(part, seqs[0]) <= self._for_reading(
-            part, seqs[0], len(seqs)
-        )
+        return part.known.price(1) <= self._account.slack and self._may_read(part, seqs[0], len(seqs), readers=1)
 
     def _ask(self, part: Part, seqs: Sequence[Request], members: Iterable[int]) -> dict[int, Draft]:
         """Its drafts for some of the sequences, by their index, with claims that are to be believed."""

@@ -75,6 +75,11 @@ class Known:
         nearest = min(self.seconds, key=lambda n: (abs(n - count), n))
         return self.seconds[nearest] * max(1.0, count / nearest) + self.catch_up * (behind if self.catches_up(count, behind) else 0)
 
+    @property
+    def tried(self) -> bool:
+        """Whether anything has shown what it adds."""
+        return any(gain.weight > 1 for gain in self.gains)
+
     def catches_up(self, count: int, behind: int) -> bool:
         """Whether so many unread tokens of so many sequences are more than what a round or two leave behind."""
         return behind > _LONG * count
@@ -120,9 +125,9 @@ class Part:
 
     def worth(self, plain: float) -> str:
         """What it costs and adds, for people; `plain` are the seconds of a plain round."""
-        price, gains = self.known.price(1), self.known.gains
+        price = self.known.price(1)
         told = f"{self.name}: {1000 * price:.1f} ms a draft, {price / plain:.2f} plain rounds"
-        if all(gain.weight <= 1 for gain in gains):
+        if not self.known.tried:
             return f"{told}; so cheap that it is always asked"
-        little, *_, much = (gain.value for gain in gains)
+        little, *_, much = (gain.value for gain in self.known.gains)
         return f"{told}; it adds {little:.2f} tokens a round where other drafts promise little, {much:.2f} where they promise much"
