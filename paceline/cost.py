@@ -28,6 +28,7 @@ _CONTEXT, _SHORT = 128, 16  # tokens before the nodes
 _REPEATS, _ENOUGH = 5, 1.0  # how often; seconds after which no further repeat begins
 FAR = 2.0  # a round that took so many times what was expected says no more than that it was slow
 _ANCHOR, _FOLLOW = 0.25, 0.1  # how fast a live curve follows plain rounds, and others
+_NEAR = 2.0  # doublings of a size beyond which a round with drafts says little
 _EXACT, _STEP = 64, 8  # nodes up to which a live curve has a point for each number, and for how many one beyond
 
 
@@ -58,12 +59,13 @@ class CostCurve:
 class LiveCost:
     """A curve that follows what rounds of so many sequences really take.
 
-    A plain round, one node each, says how quick the machine is at the moment, and moves all of the curve. A round with drafts says what its
-    size costs beside that, and moves the rest hardly, but at first, when the whole curve may be off.
+    A plain round, one node each, says how quick the machine is at the moment, and moves all of the curve. A round with drafts says what
+    drafts cost beside that: its own size, and others by how near they are, since what a tree costs beyond a plain round (a mask, rows
+    that are padded) is much the same for all. The plain point moves hardly, but at first, when the whole curve may be off.
     """
 
     def __init__(self, curve: CostCurve, plain: int = 1) -> None:
-        self.curve, self._plain, self._seen = curve, plain, 0
+        self.curve, self._plain, self._seen, self._drafted = curve, plain, 0, 0
         self.plain_rounds = 0  # that the curve has followed
         self.since_plain = 0  # rounds since one was plain
 
@@ -81,11 +83,23 @@ class LiveCost:
         off = min(max(off, -math.log(FAR)), math.log(FAR))
         anchor = nodes == self._plain
         self.plain_rounds += anchor
+        self._drafted += not anchor
         follow = max(_ANCHOR if anchor else _FOLLOW, 1 / (1 + self._seen))
+        drafted = max(_FOLLOW, 1 / (1 + self._drafted))
         seen = nodes if nodes <= _EXACT else nodes // _STEP * _STEP
         sizes = tuple(sorted({*self.curve.sizes, seen}))
-        moved = [self.curve(s) * math.exp(off * (follow if anchor or s == seen else follow**2)) for s in sizes]
-        self.curve = CostCurve(sizes, tuple(moved))
+
+        def part(size: int) -> float:
+            """Of what this round was off, how much a size moves."""
+            if anchor:
+                return follow
+            if size <= self._plain:
+                return follow**2
+            return max(drafted * max(0.0, 1 - abs(math.log2(size / seen)) / _NEAR), follow**2)
+
+        moved = [self.curve(s) * math.exp(off * part(s)) for s in sizes]
+        own = moved[sizes.index(seen)]  # what has been seen beats what was thought of larger and smaller ones
+        self.curve = CostCurve(sizes, tuple(max(m, own) if s > seen else min(m, own) for s, m in zip(sizes, moved, strict=True)))
 
 
 class LiveCosts:
