@@ -81,7 +81,7 @@ class BestFirstGrowth(Growth):
         chosen.sort()
         index = {-1: -1} | {node: i for i, node in enumerate(chosen)}
         tree = Tree(tuple(self.tokens[n] for n in chosen), tuple(index[self.parents[n]] for n in chosen))
-        return Draft(tree, beliefs=self.beliefs(chosen))
+        return Draft(tree, scores=tuple(self.scores[n] for n in chosen), beliefs=self.beliefs(chosen))
 
 
 def _free(cache: Cache, states: dict[int, _State]) -> None:

@@ -43,6 +43,15 @@ def test_width_one_gives_a_chain(depth, budget, nodes):
     assert (made.tree.is_chain, len(made.tree)) == (True, nodes)
 
 
+def test_scores_are_what_the_draft_model_gives_each_path():
+    seq, made = draft(LONG, num_speculative_tokens=3, budget=7, width=2, **DEEP)
+    for node in range(len(made.tree)):
+        path, expected = [made.tree.tokens[n] for n in made.tree.path(node)][1:], 0.0
+        for place, token in enumerate(path):
+            expected += float(logits([*seq.tokens, *path[:place]]).log_softmax(-1)[token])
+        assert made.scores[node] == pytest.approx(expected, abs=1e-3), f"path {path}"
+
+
 def test_a_chain_is_the_draft_models_own_greedy_text():
     seq, made = draft(LONG, num_speculative_tokens=6, budget=7, width=1, **DEEP)
     tokens = list(seq.tokens)
