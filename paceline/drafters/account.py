@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 
 TOLERANCE = 0.008  # how much slower than plain decoding the recent past may be, in the long run
-CREDIT = 1.0  # plain rounds that may be lost at the beginning, before anything is known, or where earlier requests have gained as much
-LATER = 0.25  # the same where they have not
+CREDIT = 1.0  # plain rounds that may be lost at the beginning, before anything is known
+LEAST, MOST, PART = 0.25, 2.0, 0.25  # later the same is a part of what earlier requests have gained, within bounds
 _FADES, _RECENT, _FOLLOW = 0.99, 0.95, 0.1  # per round
 _FIRST = 4.0  # plain rounds that the first belief, no speed-up, counts as
 
 
 def credit(gained: float | None) -> float:
-    """Plain rounds that a request may lose at its beginning, if earlier ones have gained so many; None if there were none."""
-    return CREDIT if gained is None else min(max(gained, LATER), CREDIT)
+    """Plain rounds that a request may lose at its beginning, if earlier ones have gained so many; None if there were none.
+
+    A draft of a draft model takes more than a plain round: with less, one bad draft would forbid the next for half of the answer."""
+    return CREDIT if gained is None else min(max(PART * gained, LEAST), MOST)
 
 
 class Account:

@@ -34,6 +34,7 @@ FREE = 0.02  # a draft that costs less than this part of a plain round is made i
 OPENING = 2  # plain rounds at the very beginning, since the price of a plain round is what all else is compared with
 SURE, BACK = 1.0, 0.5  # tokens beyond its price that a free draft must promise while a loss is made up; plus the loss, up to so much
 SOON, TAKEN = 0.25, 2.0  # reading must pay if only this part of the expected answer comes, by so many tokens a round
+USUAL = 8.0  # samples that make what a drafter adds usual: before, a request that differs says as much of the others
 LITTLE, UNTRIED = 0.05, 0.01  # of the expected answer's plain rounds may be spent on reading; and for a drafter of which nothing is known
 CLEAR, STALE = 1.15, 64  # one round in so many is plain, above such a speed-up one in four times as many: the comparison rests on it
 
@@ -101,9 +102,11 @@ class AutoDrafter:
         self.rounds = self.plain_rounds = self.nodes = 0
 
     def propose(self, seqs: Sequence[Request]) -> list[Draft]:
-        began, self._chosen, self._reading = self._clock(), None, 0.0
-        self._look_back(seqs, began)
+        self._look_back(seqs, self._clock())
         self._requests.look_at(seqs)
+        for part in self.parts:
+            part.prepare(len(seqs))
+        began, self._chosen, self._reading = self._clock(), None, 0.0
         drafts = self._draft(seqs)
         nodes = sum(len(d.tree) for d in drafts)
         self._count(nodes, len(seqs))
@@ -203,7 +206,8 @@ class AutoDrafter:
         gained = (pool.value() - before) / len(members)
         for i in members:
             usual = chosen.known.gain(promised[i])
-            self._requests.gain(chosen, seqs[i]).add(min(gained / max(usual.value, 0.05), 3.0))
+            if usual.weight >= USUAL:
+                self._requests.gain(chosen, seqs[i]).add(min(gained / max(usual.value, 0.05), 3.0))
             usual.add(gained)
 
     def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], rate: float) -> tuple[float, list[int]]:
@@ -211,10 +215,11 @@ class AutoDrafter:
         gains = [part.known.gain(promised[i]).value * self._requests.gain(part, seq).value for i, seq in enumerate(seqs)]
         readable = [i for i, seq in enumerate(seqs) if self._may_read(part, seq, len(seqs), readers=len(seqs))]
         order = sorted(readable, key=lambda i: -gains[i])
-        best, members, total, reading = 0.0, list[int](), 0.0, 0.0
+        best, members, total, dear, reading = 0.0, list[int](), 0.0, 0.0, 0.0
         for count, i in enumerate(order, 1):
             total, reading = total + gains[i], reading + self._spread(part, seqs[i])
-            net = total - rate * (part.known.price(count) + reading)
+            dear = max(dear, self._requests.price(part, seqs[i]).value)  # one forward drafts for all, and ends with the last of them
+            net = total - rate * (part.known.price(count) * dear + reading)
             if net > best:
                 best, members = net, order[:count]
         return best, members
@@ -245,7 +250,11 @@ class AutoDrafter:
         part.starts |= any(d.head_start is not None for d in drafts)
         if not part.starts:
             seconds, usual = self._clock() - began, part.known.price(len(asked))
-            self._reading += max(0.0, seconds - usual) if part.known.catches_up(len(asked), behind) else 0.0
+            if part.known.catches_up(len(asked), behind):
+                self._reading += max(0.0, seconds - usual)
+            elif usual:
+                for i in asked:
+                    self._requests.price(part, seqs[i]).add(min(seconds / usual, 3.0))
             part.known.paid(len(asked), behind, seconds)
         believed = {}
         for i, draft in zip(asked, drafts, strict=True):

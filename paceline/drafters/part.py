@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..draft import Drafter
@@ -14,6 +14,7 @@ GUESS = 0.8  # tokens per round that a drafter is thought to add until it has be
 GUESS_MODEL = (2.0, 1.5, 1.0, 0.5)  # the same of a draft model, by context: it was chosen for this target, and costs more than a round
 _SETTLED, _FOLLOW, _LONG = 30.0, 0.2, 16  # samples after which a mean follows at a steady pace; tokens that count as catching up
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 256  # rounds
+MEASURED = (1, 2, 4, 8)  # sequences for which the price of a draft can be known beforehand
 
 
 @dataclass
@@ -117,6 +118,14 @@ class Part:
     known: Known = field(default_factory=Known)
     rounds: int = 0  # in which it was asked
     starts: bool = False  # whether it begins with the target's own work, so that its drafts must be verified as they are
+    measure: Callable[[int], float] | None = None  # tells the seconds of a draft for so many sequences without a text
+
+    def prepare(self, batch: int) -> None:
+        """See what drafts for up to so many sequences cost, where that can be told and is not known yet."""
+        if self.measure is not None:
+            for count in MEASURED:
+                if count < 2 * batch and count not in self.known.seconds:
+                    self.known.seconds[count] = self.measure(count)
 
     @property
     def report(self) -> dict[str, object]:

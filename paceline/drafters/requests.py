@@ -16,13 +16,15 @@ from .part import Mean, Part
 class _Own:
     prompt_length: int
     answer: Answer
-    claims: dict[str, Claims] = field(default_factory=dict)  # the three by drafter
+    claims: dict[str, Claims] = field(default_factory=dict)  # the four by drafter
     gain: dict[str, Mean] = field(default_factory=dict)
+    price: dict[str, Mean] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
 
 
 class Requests:
-    """The answer of each, and by drafter how far its claims hold here, how its gain compares with the usual, and what it has read."""
+    """The answer of each, and by drafter how far its claims hold here, how its gain and its price compare with the usual, and what it has
+    read. A draft model that is unsure gives up early, so that where it gains little it costs little too."""
 
     def __init__(self, earlier: Earlier) -> None:
         self._earlier = earlier
@@ -38,6 +40,9 @@ class Requests:
 
     def gain(self, part: Part, seq: Request) -> Mean:
         return self._of(seq).gain.setdefault(part.name, Mean(1.0, 4.0))
+
+    def price(self, part: Part, seq: Request) -> Mean:
+        return self._of(seq).price.setdefault(part.name, Mean(1.0, 4.0))
 
     def has_read(self, part: Part, seq: Request) -> None:
         """It knows all of the text so far."""

@@ -7,6 +7,7 @@ what rounds take, how long answers get, whether drafting pays, and of each draft
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,36 +87,43 @@ def assemble(target: Any, options: Options, profile: str | Path | None = None) -
     if basis not in learnt:
         learnt[basis] = _Learnt(LiveCosts({1: first_cost_curve(target)} if profiled is None else profiled.cost))
     shared = learnt[basis]
-    parts = [Part(name, drafter, _known(name, drafter, options, shared, profiled)) for name, drafter in found.items()]
+    parts = [_part(name, drafter, options, shared, profiled) for name, drafter in found.items()]
     if shared.requests:
         basis += f", and {shared.requests} earlier request{'s' * (shared.requests > 1)}"
     shared.requests += 1
     return Start(parts, shared.costs, shared.earlier, basis)
 
 
-def _known(name: str, drafter: Drafter, options: Options, shared: _Learnt, profiled: Profile | None) -> Known:
-    """What is known of a drafter that drafts in this way; the same object for all requests."""
+def _part(name: str, drafter: Drafter, options: Options, shared: _Learnt, profiled: Profile | None) -> Part:
+    """With what is known of a drafter that drafts in this way, the same object for all requests."""
     model, told = model_of(drafter), _told(DRAFTERS[name], options)
     key = (name, model, *sorted(f"{option}={value}" for option, value in told.items() if option not in ("draft_model", "head")))
+    tuned = profiled.drafters.get(name) if profiled else None
+    profits = tuned is not None and tuned.model == model
     if key not in shared.known:
-        tuned = profiled.drafters.get(name) if profiled else None
-        shared.known[key] = Known.of(tuned.known) if tuned and tuned.model == model else _measured(drafter, DRAFTERS[name])
-    return shared.known[key]
+        shared.known[key] = Known.of(tuned.known) if tuned and profits else _first(drafter, DRAFTERS[name])
+    return Part(name, drafter, shared.known[key], measure=None if profits else _measure(drafter))
 
 
-def _measured(drafter: Drafter, entry: Entry) -> Known:
-    """Only the price, where that can be told without a text."""
+def _first(drafter: Drafter, entry: Entry) -> Known:
+    """Before it has been asked."""
     if entry.cheap:
         return Known({1: 0.0})
+    if (model := getattr(drafter, "model", None)) is not None:
+        return Known(catch_up=first_cost_curve(model)(24) / 24, gains=[Mean(guess) for guess in GUESS_MODEL])
+    return Known()
+
+
+def _measure(drafter: Any) -> Callable[[int], float] | None:
+    """Its price by the number of sequences, where that can be told without a text."""
     if (head := getattr(drafter, "head", None)) is not None:
         from ..heads.decode import draft_seconds
 
-        return Known({n: draft_seconds(head, n) for n in _BATCHES})
+        return lambda count: draft_seconds(head, count)
     if (model := getattr(drafter, "model", None)) is not None:
         curve, depth = first_cost_curve(model), getattr(drafter, "depth", 1)
-        prices = {n: depth * curve(2 * n) for n in _BATCHES}
-        return Known(prices, catch_up=curve(24) / 24, gains=[Mean(guess) for guess in GUESS_MODEL])
-    return Known()
+        return lambda count: depth * curve(2 * count)
+    return None
 
 
 def model_of(drafter: Any) -> str:
@@ -130,7 +138,6 @@ def model_of(drafter: Any) -> str:
     return "" if head is None else f"head of {sum(p.numel() for p in head.parameters())} numbers for {head.config.target_name}"
 
 
-_BATCHES = (1, 2, 4, 8)  # for which the price of a draft is known beforehand
 _learnt: WeakKeyDictionary[Any, dict[str, _Learnt]] = WeakKeyDictionary()  # by target and basis
 _named: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # what `model_of` says, by draft model
 _found: WeakKeyDictionary[Any, Profile | None] = WeakKeyDictionary()  # what the cache holds, by target

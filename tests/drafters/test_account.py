@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.drafters.account import CREDIT, LATER, Account, credit
+from paceline.drafters.account import CREDIT, LEAST, MOST, PART, Account, credit
 
 
 def gained(credit: float = 1.0) -> Account:
@@ -36,6 +36,6 @@ def test_what_is_paid_once_is_told_but_says_nothing_of_later_rounds(plainly: boo
     assert account.total_spent - without.total_spent == pytest.approx(20.0)
 
 
-@pytest.mark.parametrize(("gained", "rounds"), [(None, CREDIT), (-3.0, LATER), (0.0, LATER), (0.6, 0.6), (40.0, CREDIT)])
+@pytest.mark.parametrize(("gained", "rounds"), [(None, CREDIT), (-3.0, LEAST), (0.0, LEAST), (0.6 / PART, 0.6), (40.0, MOST)])
 def test_a_request_may_lose_what_earlier_ones_have_gained_within_bounds(gained: float | None, rounds: float) -> None:
     assert credit(gained) == rounds

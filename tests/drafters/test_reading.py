@@ -8,13 +8,14 @@ from collections import deque
 import pytest
 
 from paceline.cost import CostCurve, LiveCosts
-from paceline.drafters.auto import AutoDrafter
+from paceline.drafters.auto import OPENING, USUAL, AutoDrafter
 from paceline.drafters.earlier import Answer, Earlier
 from paceline.drafters.part import GUESS_MODEL, Known, Mean, Part
+from paceline.drafters.pool import Pool
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request
 
-from .clocked import FLAT, World, text
+from .clocked import FLAT, PROMPT, World, text
 
 
 def test_a_prompt_that_must_be_read_first_makes_a_drafter_dearer():
@@ -139,3 +140,61 @@ def test_the_lengths_of_answers_are_remembered():
     auto = AutoDrafter([world.part("a", world.right(0.0))], LiveCosts({1: FLAT}), earlier, clock=world.clock)
     world.follow(auto)
     assert [a.tokens for a in earlier.answers] == pytest.approx([29, 49], abs=1), "the last round is not looked back on"
+
+
+# a draft model whose worth and price differ from request to request
+
+
+def model(world: World, rate, seconds: float, weight: float = 1.0) -> Part:
+    return Part("a", world.right(rate, seconds=seconds), Known({1: seconds}, gains=[Mean(guess, weight) for guess in GUESS_MODEL]))
+
+
+def test_where_drafts_are_quick_they_may_gain_less():
+    """A draft model that is unsure of a text gives up early there."""
+    world = World()
+    part = model(world, 0.5, 1.9)
+    auto = AutoDrafter([part], LiveCosts({1: FLAT}), clock=world.clock)
+    seqs = [Request([1, 2, 3], SamplingParams(max_new_tokens=20)) for _ in range(2)]
+    for _ in range(20):
+        auto._requests.price(part, seqs[0]).add(0.4)
+    net = [auto._plan(part, [seq], [0.0], 1.0)[0] for seq in seqs]
+    assert (net[0], net[1]) == (pytest.approx(2.0 - 0.4 * 1.9, abs=0.2), pytest.approx(2.0 - 1.9))
+
+
+def test_the_price_of_drafts_is_learnt_for_each_request():
+    world = World(texts=[text(60, n) for n in range(2)])
+    part = model(world, 0.9, 0.5)
+    auto = AutoDrafter([part], LiveCosts({1: FLAT}), clock=world.clock)
+    seq = Request(list(world.texts[0].tokens[:PROMPT]), SamplingParams(max_new_tokens=50))
+    seq.slot = 0
+    part.known.seconds[1] = 1.0  # half of that is what it takes here
+    auto._ask(part, [seq], [0])
+    part.known.seconds[1] = 1.0
+    auto._ask(part, [seq], [0])
+    assert auto._requests.price(part, seq).value < 0.85
+
+
+@pytest.mark.parametrize(("weight", "both"), [(1.0, False), (USUAL, True)])
+def test_one_bad_draft_does_not_count_twice_while_little_is_known(weight, both):
+    world = World()
+    part = model(world, 0.0, 0.5, weight)
+    auto = AutoDrafter([part], LiveCosts({1: FLAT}), clock=world.clock)
+    seq = Request(list(world.texts[0].tokens[:PROMPT]), SamplingParams(max_new_tokens=50))
+    seq.slot = 0
+    part.known.claims.accepted, part.known.claims.claimed = [0.0] * 9, [50.0] * 9
+    auto._ask_dear([part], [seq], Pool([seq], 8, FLAT, 1.0))
+    assert part.known.gain(0.0).value < GUESS_MODEL[0], "its first draft promises little"
+    assert (auto._requests.gain(part, seq).value < 1.0) == both
+
+
+@pytest.mark.parametrize(("gained", "again"), [(40.0, True), (0.0, False)])
+def test_where_earlier_requests_have_gained_one_bad_draft_does_not_forbid_the_next(gained, again):
+    world = World(texts=[text(60)])
+    part = model(world, lambda place: 0.0 if place < PROMPT + 4 else 1.0, 1.5, weight=20.0)
+    costs = LiveCosts({1: FLAT})
+    costs.of(1).plain_rounds = OPENING
+    earlier = Earlier()
+    earlier.gained = gained
+    world.follow(AutoDrafter([part], costs, earlier, clock=world.clock))
+    asked = part.drafter.asked
+    assert (len(asked) > 1 and asked[1] <= asked[0] + 3) == again, f"asked at {asked}"

@@ -15,7 +15,7 @@ from paceline.drafters.part import GUESS_MODEL
 from paceline.errors import CheckpointMismatch, InvalidRequest, PacelineError
 from paceline.origin import origin_of
 from paceline.tune import profile as profiles
-from paceline.tune.assemble import assemble, available
+from paceline.tune.assemble import assemble, available, model_of
 from paceline.tune.profile import Profile, Tuned
 
 from .. import tiny
@@ -148,15 +148,31 @@ def test_an_option_of_one_drafter_that_cannot_be_used_is_an_error(target, tmp_pa
 def test_a_start_without_a_profile_knows_what_a_draft_model_costs(cache, target):
     lookup, draft = assemble(target, methods.Options(draft_model=tiny.draft())).parts
     assert lookup.known.seconds == {1: 0.0}
+    draft.prepare(1)
     assert (draft.known.price(1) > 0, draft.known.catch_up > 0) == (True, True)
     guesses = tuple(gain.value for gain in draft.known.gains)
     assert guesses == GUESS_MODEL, "it is thought worth a trial though it may cost more than a round"
 
 
-def test_a_start_without_a_profile_knows_what_drafts_for_several_sequences_cost(cache, target):
+def test_what_drafts_for_several_sequences_cost_is_measured_when_there_are_so_many(cache, target):
     _, draft, head = assemble(target, methods.Options(draft_model=tiny.draft(), head=random_head(target))).parts
-    assert draft.known.seconds.keys() == head.known.seconds.keys() == {1, 2, 4, 8}
+    for part in (draft, head):
+        seen = [part.known.seconds.copy() for batch in (1, 3, 4) if part.prepare(batch) is None]
+        assert [set(seconds) for seconds in seen] == [{1}, {1, 2, 4}, {1, 2, 4}]
+        part.known.seconds[2] = 99.0
+        part.prepare(8)
+        assert (part.known.seconds[2], set(part.known.seconds)) == (99.0, {1, 2, 4, 8}), "nothing is measured twice"
     assert head.known.price(8) < 8 * head.known.price(1), "one forward drafts for all of them"
+
+
+def test_what_a_profile_says_of_a_drafter_is_not_measured_again(cache, target):
+    draft = tiny.draft()
+    _, unprofiled = assemble(target, methods.Options(draft_model=draft)).parts
+    tuned = Tuned(model_of(unprofiled.drafter), KNOWN | {"seconds": {"1": 5.0}})
+    profiles.write(made(target, drafters={"draft_model": tuned}), cache / "p.json")
+    _, part = assemble(target, methods.Options(draft_model=draft), cache / "p.json").parts
+    part.prepare(8)
+    assert part.known.seconds == {1: 5.0}
 
 
 def test_later_requests_begin_with_what_earlier_ones_of_the_same_kind_have_shown(cache, target):
