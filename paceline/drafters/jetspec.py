@@ -88,8 +88,9 @@ class JetSpecDrafter:
         known = len(state.tokens)
         if not (known < len(seq.tokens) and seq.tokens[:known] == state.tokens):
             shared = common_prefix(state.tokens, seq.tokens[:-1])
-            state.context.truncate(shared)
-            del state.tokens[shared:]
+            kept = max(0, shared - 1)  # the last row is made again: its features are needed
+            state.context.truncate(kept)
+            del state.tokens[kept:]
         return state
 
     def _catch_up(self, behind: Sequence[tuple[Request, _State]]) -> None:
@@ -101,10 +102,11 @@ class JetSpecDrafter:
         spans = [range(len(state.tokens), len(seq.tokens) - 1) for seq, state in behind]
         places = torch.tensor([place for span in spans for place in span], device=rows.device)
         sizes = [len(span) for span in spans]
-        layers = self.head.context_kv(self.head.fuse(rows), places)
+        fused = self.head.fuse(rows)
+        layers, parts_of = self.head.context_kv(fused, places), torch.split(fused, sizes)
         parts = [(torch.split(key, sizes, 1), torch.split(value, sizes, 1)) for key, value in layers]
         for i, (seq, state) in enumerate(behind):
-            state.context.append([(keys[i], values[i]) for keys, values in parts])
+            state.context.append([(keys[i], values[i]) for keys, values in parts], parts_of[i][-1])
             state.tokens += seq.tokens[len(state.tokens) : -1]
 
     def _score(self, live: Sequence[tuple[Request, _State]], depth: int) -> list[Scores]:

@@ -27,6 +27,7 @@ class JetSpecConfig:
     `mask_token_id`: the token that fills the slots; None is a trained vector, for tokenizers without a spare row.
     `draft_vocab_size`: rows of a reduced draft vocabulary; None is the target's own.
     `markov_rank`: rank of the correction on the previous token; 0 is off.
+    `last_feature`: whether every slot also starts with a projection of the last context row.
     `temperatures`: one per depth; the head's logits over these are its calibrated ones. Empty is 1 everywhere.
     """
 
@@ -47,6 +48,7 @@ class JetSpecConfig:
     mask_token_id: int | None = None
     draft_vocab_size: int | None = None
     markov_rank: int = 0
+    last_feature: bool = False
     temperatures: tuple[float, ...] = ()
     target_name: str = ""
     target_tokenizer: str = ""  # hash of the target's vocabulary
@@ -123,6 +125,7 @@ class JetSpecConfig:
         mask_token_id: int | None = None,
         draft_vocab_size: int | None = None,
         markov_rank: int = 0,
+        last_feature: bool = False,
     ) -> JetSpecConfig:
         """A head for this target: its width, heads and rotary positions, and Qwen3-like layers. `taps` are layer ids or their number."""
         own = target.config
@@ -144,6 +147,7 @@ class JetSpecConfig:
             mask_token_id=mask_token_id,
             draft_vocab_size=draft_vocab_size,
             markov_rank=markov_rank,
+            last_feature=last_feature,
             target_name=target.name,
             target_tokenizer=tokenizer_hash(target.vocabulary),
             target_fingerprint=fingerprint(target),

@@ -17,13 +17,15 @@ class Context:
 
     def __init__(self) -> None:
         self.length = 0
+        self.last: torch.Tensor | None = None  # (H,) fused features of the last committed row, if they are known
         self._buffer: torch.Tensor | None = None  # (L, 2, K, capacity, D)
 
-    def append(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Add rows: for each layer keys and values, (K, n, D) each."""
+    def append(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], last: torch.Tensor) -> None:
+        """Add rows: for each layer keys and values, (K, n, D) each. `last` (H,) are the fused features that the last one was made of."""
         for index, (key, value) in enumerate(layers):
             self.write(index, key, value, of=len(layers))
         self.length += layers[0][0].shape[1]
+        self.last = last
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, *, of: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Put (K, n, D) scratch rows behind the committed ones of one of `of` layers; returns all of its rows, (K, T + n, D) each."""
@@ -34,8 +36,9 @@ class Context:
         return buffer[layer, 0, :, :end], buffer[layer, 1, :, :end]
 
     def truncate(self, length: int) -> None:
-        """Forget all rows from `length` on."""
-        self.length = min(self.length, length)
+        """Forget all rows from `length` on, and with them what the last one was made of: append at least one before the next draft."""
+        if length < self.length:
+            self.length, self.last = length, None
 
     @property
     def nbytes(self) -> int:

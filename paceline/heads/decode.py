@@ -63,6 +63,6 @@ def draft_seconds(head: JetSpecHead, sequences: int = 1) -> float:
         contexts, anchors = [Context() for _ in range(sequences)], torch.zeros(sequences, dtype=torch.long, device=head.embed_weight.device)
         rows = torch.zeros(64, head.config.hidden_size, dtype=head.dtype, device=anchors.device)
         for context in contexts:
-            context.append(head.context_kv(rows, torch.arange(len(rows), device=anchors.device)))
+            context.append(head.context_kv(rows, torch.arange(len(rows), device=anchors.device)), rows[-1])
         known[sequences] = seconds_of(lambda: head.draft(anchors, contexts), times=4)
     return known[sequences]

@@ -1,7 +1,7 @@
 """Heads for other servers: what their layouts have no place for is folded in, or left out only when asked.
 
 A trained mask vector becomes a row of an embedding that goes with the head, in the place of a token that never occurs. A reduced draft
-vocabulary brings its rows of the output matrix. A Markov term has no public layout.
+vocabulary brings its rows of the output matrix. A Markov term has no public layout, nor have slots that start with the last context row.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ def export(
     if layout not in LAYOUTS:
         raise InvalidRequest(f"layout {layout!r} is unknown; use {' or '.join(LAYOUTS)}")
     config, tensors, notes = stored.config, dict(stored.tensors), []
+    if config.last_feature:
+        raise InvalidRequest(
+            f"the head starts its slots with the last context row (last_feature), which {layout} cannot hold; "
+            "train one with head.last_feature false"
+        )
     if config.markov_rank:
         if not without_markov:
             raise InvalidRequest(

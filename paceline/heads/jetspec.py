@@ -53,6 +53,9 @@ class JetSpecHead(nn.Module):
         self.hidden_norm = nn.RMSNorm(hidden, eps=config.rms_norm_eps)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(hidden, eps=config.rms_norm_eps)
+        self.last_proj = nn.Linear(hidden, config.block_size * hidden, bias=False) if config.last_feature else None  # for each slot
+        if self.last_proj is not None:
+            nn.init.zeros_(self.last_proj.weight)
         self.mask_embedding = nn.Parameter(0.02 * torch.randn(hidden)) if config.mask_token_id is None else None
         if config.markov_rank:
             self.markov_prev = nn.Parameter(torch.randn(config.draft_size, config.markov_rank) * config.markov_rank**-0.5)
@@ -110,12 +113,17 @@ class JetSpecHead(nn.Module):
         table = self.rotary(positions)
         return [layer.self_attn.key_value(fused, table) for layer in self.layers]  # type: ignore[operator,union-attr]
 
-    def slots(self, anchors: torch.Tensor, count: int) -> torch.Tensor:
-        """(...,) anchor tokens -> (..., count, H) embedded blocks: the anchor, then masks."""
+    def slots(self, anchors: torch.Tensor, count: int, last: torch.Tensor | None = None) -> torch.Tensor:
+        """(...,) anchor tokens, and (..., H) the context rows before them if `last_feature` -> (..., count, H) embedded blocks: the
+        anchor, then masks."""
         first = embedding(anchors, self.embed_weight).to(self.dtype)
         mask_id = self.config.mask_token_id
         mask = self.embed_weight[mask_id].to(self.dtype) if self.mask_embedding is None else self.mask_embedding
-        return torch.cat([first.unsqueeze(-2), mask.expand(*first.shape[:-1], count - 1, -1)], -2)
+        block = torch.cat([first.unsqueeze(-2), mask.expand(*first.shape[:-1], count - 1, -1)], -2)
+        if self.last_proj is None or last is None:
+            return block
+        added: torch.Tensor = self.last_proj(last).unflatten(-1, (self.config.block_size, -1))
+        return block + added[..., :count, :]
 
     def forward(
         self, fused: torch.Tensor, anchor_tokens: torch.Tensor, anchor_positions: torch.Tensor, valid: torch.Tensor | None = None
@@ -130,7 +138,7 @@ class JetSpecHead(nn.Module):
         table = self.rotary(places.flatten(1))
         context = self.context_kv(fused, torch.arange(fused.shape[1], device=fused.device))
         mask = self._additive(block_mask(anchor_positions, fused.shape[1], size, valid=valid, causal=self.config.causal))
-        x = self.slots(anchor_tokens, size).flatten(1, 2)  # (B, A * block_size, H)
+        x = self.slots(anchor_tokens, size, self._rows_before(fused, anchor_positions)).flatten(1, 2)  # (B, A * block_size, H)
         for layer, (keys, values) in zip(self.layers, context, strict=True):
 
             def attend(
@@ -154,7 +162,7 @@ class JetSpecHead(nn.Module):
         masks = [
             self._additive(nn.functional.pad(block, (c.length, 0), value=True)[None, None]) for c in contexts
         ]  # once, not per layer: (Q, T + Q)
-        x = self.slots(anchors, size)  # (B, Q, H)
+        x = self.slots(anchors, size, self._last_rows(contexts, anchors))  # (B, Q, H)
         for index, layer in enumerate(self.layers):
 
             def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, index: int = index) -> torch.Tensor:
@@ -166,6 +174,20 @@ class JetSpecHead(nn.Module):
 
             x = layer(x, table, attend)
         return self.logits(self.norm(x)[:, 1 : 1 + depth])
+
+    def _rows_before(self, fused: torch.Tensor, anchors: torch.Tensor) -> torch.Tensor | None:
+        """(B, S, H) and (B, A) -> (B, A, H) the row before each anchor, zeros for an anchor at the very beginning; None if not read."""
+        if self.last_proj is None:
+            return None
+        rows = fused.gather(1, (anchors - 1).clamp(min=0)[..., None].expand(-1, -1, fused.shape[2]))
+        return rows * (anchors > 0)[..., None]
+
+    def _last_rows(self, contexts: Sequence[Context], anchors: torch.Tensor) -> torch.Tensor | None:
+        """(B, H) the last row of each context, zeros for an empty one; None if not read."""
+        if self.last_proj is None:
+            return None
+        none = torch.zeros(self.config.hidden_size, dtype=self.dtype, device=anchors.device)
+        return torch.stack([none if c.last is None else c.last for c in contexts])
 
     def _additive(self, mask: torch.Tensor) -> torch.Tensor:
         """(B, 1, Q, T) bool -> 0 or -inf, (B, 1, groups * Q, T), made once for all layers (see `grouped_attention`)."""

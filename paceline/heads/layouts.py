@@ -17,7 +17,7 @@ _SHAPES = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "rms_norm_eps",
     "vocab_size", "max_position_embeddings",
 )  # fmt: skip
-_OWN = ("markov_rank", "temperatures", "target_name", "target_tokenizer", "target_fingerprint")  # no public layout has a place for these
+_OWN = ("markov_rank", "last_feature", "temperatures", "target_name", "target_tokenizer", "target_fingerprint")  # of no public layout
 _LATER = ("shift_label", "sample_from_anchor", "attention_bias")  # true means another kind of head
 
 

@@ -87,11 +87,13 @@ def trainable(examples: Sequence[Example], target: HFTarget) -> list[Example]:
 
 
 def draft_vocabulary(examples: Sequence[Example], size: int | None, target: HFTarget) -> torch.Tensor | None:
-    """(Vd,) ascending ids: the most frequent answer tokens, end-of-sequence always; filled up with the lowest ids. None for all."""
+    """(Vd,) ascending ids: the most frequent answer tokens, end-of-sequence always; then the most frequent ones of prompts, and the lowest
+    ids. None for all."""
     if size is None or size >= target.vocab_size:
         return None
-    counts = Counter(t for e in examples for t in e.tokens[e.prompt_length :])
-    ordered = [*sorted(target.eos_token_ids), *(t for t, _ in counts.most_common())]
+    said = Counter(t for e in examples for t in e.tokens[e.prompt_length :])
+    asked = Counter(t for e in examples for t in e.tokens[: e.prompt_length])
+    ordered = [*sorted(target.eos_token_ids), *(t for counts in (said, asked) for t, _ in counts.most_common())]
     chosen = list(dict.fromkeys((*ordered, *range(target.vocab_size))))[:size]
     return torch.tensor(sorted(chosen))
 

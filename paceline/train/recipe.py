@@ -83,6 +83,7 @@ class Head(Section):
     taps: Count | list[Natural] = 5
     draft_vocab_size: Count | None = 8192
     markov_rank: Natural = 64
+    last_feature: bool = False
     mask_token_id: Natural | None = None
     init: Literal["target", "random"] = "target"
 

@@ -153,4 +153,5 @@ def head_config(recipe: Recipe, target: HFTarget) -> JetSpecConfig:
         mask_token_id=shape.mask_token_id,
         draft_vocab_size=None if size is None or size >= target.vocab_size else size,
         markov_rank=shape.markov_rank,
+        last_feature=shape.last_feature,
     )

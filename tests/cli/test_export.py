@@ -36,7 +36,8 @@ def drafts(folder: Path, target: HFTarget) -> torch.Tensor:
     head = formats.load(folder, target)
     torch.manual_seed(1)
     context = Context()
-    context.append(head.context_kv(head.fuse(torch.randn(5, head.config.feature_size)), torch.arange(5)))
+    fused = head.fuse(torch.randn(5, head.config.feature_size))
+    context.append(head.context_kv(fused, torch.arange(5)), fused[-1])
     return head.draft(torch.tensor([7]), [context])
 
 
@@ -103,6 +104,14 @@ def test_a_head_for_other_servers_has_no_tensor_that_they_do_not_know(paceline, 
     assert paceline("export", str(head), "--to", "dflash", "--out", str(tmp_path / "out"), *options).code == 0
     names = {n for n in load_file(tmp_path / "out" / "model.safetensors") if not n.startswith("layers.")}
     assert names == {"fc.weight", "hidden_norm.weight", "norm.weight", "d2t", "t2d", "lm_head.weight", "embed_tokens.weight"}
+
+
+@pytest.mark.parametrize("layout", ["dflash", "speculators"])
+def test_a_head_that_starts_with_the_last_row_stays_here(paceline, target, tmp_path, layout):
+    head = save(target, tmp_path / "head", mask_token_id=3, last_feature=True)
+    result = paceline("export", str(head), "--to", layout, "--out", str(tmp_path / "out"))
+    assert (result.code, (tmp_path / "out").exists()) == (2, False)
+    assert "head.last_feature false" in result.err.replace("\n", " ")
 
 
 def test_other_servers_are_told_three_times_that_blocks_are_causal(paceline, target, tmp_path):

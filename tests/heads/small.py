@@ -13,7 +13,7 @@ from paceline.targets.hf import HFTarget
 from .. import tiny
 from ..oracle import answer
 
-SETTINGS = {"block_size": 5, "num_hidden_layers": 2, "taps": (0, 1), "markov_rank": 4, "draft_vocab_size": 48}
+SETTINGS = {"block_size": 5, "num_hidden_layers": 2, "taps": (0, 1), "markov_rank": 4, "last_feature": True, "draft_vocab_size": 48}
 
 
 def kept_ids(config: JetSpecConfig) -> torch.Tensor | None:

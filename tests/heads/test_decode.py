@@ -29,7 +29,8 @@ def made(tied: bool, packed: bool) -> HFTarget:
 @torch.no_grad()
 def logits(head, rows: torch.Tensor) -> torch.Tensor:
     context = Context()
-    context.append(head.context_kv(head.fuse(rows), torch.arange(len(rows))))
+    fused = head.fuse(rows)
+    context.append(head.context_kv(fused, torch.arange(len(rows))), fused[-1])
     return head.draft(torch.tensor([4]), [context])[0]
 
 

@@ -45,7 +45,9 @@ def refused(folder: Path, target: HFTarget | None = None) -> str:
     return message
 
 
-@pytest.mark.parametrize("changes", [{}, {"draft_vocab_size": None, "markov_rank": 0, "mask_token_id": 5}], ids=["everything", "plain"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"draft_vocab_size": None, "markov_rank": 0, "last_feature": False, "mask_token_id": 5}], ids=["everything", "plain"]
+)
 def test_a_saved_head_is_loaded_as_it_was(tmp_path, changes):
     head = save(tmp_path, **changes)
     again = formats.load(tmp_path, tiny.target())

@@ -38,7 +38,8 @@ def context(head: JetSpecHead, rows: torch.Tensor) -> Context:
     """The head's cache of these feature rows, from position 0 on."""
     made = Context()
     if len(rows):
-        made.append(head.context_kv(head.fuse(rows), torch.arange(len(rows))))
+        fused = head.fuse(rows)
+        made.append(head.context_kv(fused, torch.arange(len(rows))), fused[-1])
     return made
 
 
@@ -59,7 +60,9 @@ def close(got: torch.Tensor, want: torch.Tensor, what: str, within: float = 1e-5
     assert worst < within, f"{what}: off by {worst:.2e}"
 
 
-@pytest.mark.parametrize("changes", [{}, {"draft_vocab_size": None, "mask_token_id": 60, "markov_rank": 0}], ids=["reduced", "whole"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"draft_vocab_size": None, "mask_token_id": 60, "markov_rank": 0, "last_feature": False}], ids=["reduced", "whole"]
+)
 @pytest.mark.parametrize("name", TARGETS)
 def test_training_and_decoding_give_the_same_logits(name, changes):
     head = random_head(of(name), **changes)
@@ -93,8 +96,8 @@ def test_a_slot_does_not_see_later_slots(monkeypatch, slot):
     rows = features(of(), TOKENS, head.config.target_layer_ids)
     before, slots = trained(head, rows), JetSpecHead.slots
 
-    def changed(self, anchors, count):
-        x = slots(self, anchors, count).clone()
+    def changed(self, *given):
+        x = slots(self, *given).clone()
         x[..., slot, :] += 1.0
         return x
 
@@ -131,6 +134,27 @@ def test_the_mask_of_two_small_blocks_is_as_drawn():
     ]  # fmt: skip
     want = torch.tensor([[int(c) for c in row.split()] for row in drawn]).bool()
     assert torch.equal(block_mask(torch.tensor([[1, 2]]), 3, 2)[0, 0], want)
+
+
+def test_every_slot_starts_with_the_last_row_in_its_own_way():
+    head = random_head(of())
+    anchor, row = torch.tensor([7]), torch.randn(1, head.config.hidden_size)
+    plain, block = head.slots(anchor, 3), head.slots(anchor, 3, row)
+    parts = head.last_proj.weight.view(head.config.block_size, -1, head.config.hidden_size)
+    for slot in range(3):
+        close(block[0, slot] - plain[0, slot], parts[slot] @ row[0], f"slot {slot}")
+
+
+def test_a_new_head_does_not_read_the_last_row_yet():
+    head = JetSpecHead.for_target(of(), config(of()), kept_ids(config(of())))
+    anchor, row = torch.tensor([7]), torch.randn(1, head.config.hidden_size)
+    assert torch.equal(head.slots(anchor, 3, row), head.slots(anchor, 3))
+
+
+def test_an_anchor_at_the_beginning_has_no_row_before_it():
+    head = random_head(of())
+    rows = features(of(), TOKENS, head.config.target_layer_ids)
+    close(decoded(head, rows, 0), trained(head, 2 * rows)[0], "what comes later changes nothing")
 
 
 def test_a_padding_block_sees_only_itself():
@@ -171,7 +195,8 @@ def test_a_context_that_grows_equals_one_computed_at_once():
     rows = features(of(), TOKENS, head.config.target_layer_ids)
     grown, start = Context(), 0
     for end in (1, 2, 9, 10, 24):
-        grown.append(head.context_kv(head.fuse(rows[start:end]), torch.arange(start, end)))
+        fused = head.fuse(rows[start:end])
+        grown.append(head.context_kv(fused, torch.arange(start, end)), fused[-1])
         head.draft(torch.tensor([5]), [grown])  # leaves scratch rows behind
         close(head.draft(torch.tensor([7]), [grown]), head.draft(torch.tensor([7]), [context(head, rows[:end])]), f"{end} rows")
         start = end
@@ -180,7 +205,7 @@ def test_a_context_that_grows_equals_one_computed_at_once():
 def test_a_context_keeps_its_rows_when_its_memory_grows():
     grown, parts = Context(), [torch.randn(2, 30, 8) for _ in range(12)]
     for part in parts:
-        grown.append([(part, -part), (2 * part, part)])
+        grown.append([(part, -part), (2 * part, part)], part[0, 0])
     key, value = grown.write(1, parts[0], parts[0], of=2)
     want = torch.cat(parts, 1)
     assert torch.equal(key[:, :360], 2 * want)
@@ -191,7 +216,9 @@ def test_a_context_cut_back_equals_a_shorter_one():
     head = random_head(of())
     rows = features(of(), TOKENS, head.config.target_layer_ids)
     cut = context(head, rows)
-    cut.truncate(6)
+    cut.truncate(5)
+    fused = head.fuse(rows[5:6])
+    cut.append(head.context_kv(fused, torch.arange(5, 6)), fused[-1])
     close(head.draft(torch.tensor([7]), [cut]), head.draft(torch.tensor([7]), [context(head, rows[:6])]), "cut to 6 of 24")
 
 

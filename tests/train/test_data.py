@@ -107,6 +107,7 @@ def test_the_draft_vocabulary_are_the_most_frequent_answer_tokens_and_the_end(te
     ids = examples.draft_vocabulary(told, 3, teacher_target)
     assert ids.tolist() == sorted([end, 50, 70]), "60 is rarer, 9 stands in the prompt"
     assert examples.coverage(told, ids) == pytest.approx(5 / 6)
+    assert examples.draft_vocabulary(told, 5, teacher_target).tolist() == sorted([end, 50, 70, 60, 9]), "then what prompts say"
     assert examples.draft_vocabulary(told, teacher_target.vocab_size, teacher_target) is None
 
 
