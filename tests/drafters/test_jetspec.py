@@ -85,6 +85,13 @@ def test_a_second_turn_is_drafted_as_if_it_were_the_first():
     run(target, watched, [seq])
 
 
+def test_a_second_turn_that_is_a_beginning_of_the_first_is_drafted_as_if_it_were_the_first():
+    target, watched, seq = tiny.target(), Watched(drafter()), matrix.request(SHORT, 12)
+    run(target, watched, [seq])
+    engine.next_turn(target, seq, seq.tokens[:-4], SamplingParams(max_new_tokens=4))
+    run(target, watched, [seq])
+
+
 def test_another_sequence_in_its_slot_is_drafted_afresh():
     target, watched = tiny.target(), Watched(drafter())
     for prompt in (LONG, SHORT, LONG):
