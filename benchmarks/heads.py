@@ -2,7 +2,7 @@
 
 The target answers all prompts once. A drafter is then asked at every place where decoding would ask it, and what its tree holds of the
 known text is what greedy verification would accept: the counts are those of decoding, without its forwards. `--check N` decodes N prompts
-for real and fails if the rounds differ; in float32 they do not.
+for real and fails if the rounds or the text differ; in float32 they do not, in bfloat16 near-ties can be rounded otherwise.
 
     python benchmarks/heads.py --model smollm2 --heads shipped --prompts spec_bench.jsonl --limit 8 --out FILE.json
 
@@ -27,6 +27,8 @@ from paceline.drafters.jetspec import JetSpecDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.merge import MergedDrafter
 from paceline.heads.decode import ready_head
+from paceline.heads.formats import load as load_head
+from paceline.heads.shipped import head_folder
 from paceline.replay import Text
 from paceline.sampling import SamplingParams
 from paceline.targets.load import load
@@ -91,18 +93,31 @@ def settings(heads: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
         yield {"head": name, "method": "lookup+jetspec", "builder": "best_first", "budget": BUDGET}, merged(head, BUDGET)
 
 
+def facts(head: Any, folder: Path) -> dict[str, Any]:
+    """What a head is, and what it learnt from as its card says."""
+    shape = {k: getattr(head.config, k) for k in ("depth", "draft_size", "markov_rank", "last_feature")}
+    card = json.loads((folder / "card.json").read_text()) if (folder / "card.json").exists() else {}
+    data = {k: card["data"][k] for k in ("answer_tokens", "answers_regenerated", "sequences")} if card else {}
+    data["learns_prompts"] = bool(card) and card["training"]["recipe"]["data"]["learn_prompts"]
+    training = {"steps": card["training"]["steps"], "minutes": round(card["training"]["seconds"] / 60, 1)} if card else {}
+    return {"parameters": sum(p.numel() for p in head.parameters()), **shape, **data, **training}
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", default="smollm2")
+    options.add_argument("--dtype", default="float32")
     options.add_argument("--heads", nargs="+", default=["shipped"], help="NAME=FOLDER, or `shipped`")
     options.add_argument("--prompts", type=Path, required=True)
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--limit", type=int, default=8, help="prompts per task")
     options.add_argument("--max-new-tokens", type=int, default=128)
-    options.add_argument("--check", type=int, default=6, help="prompts to decode for real")
+    options.add_argument("--check", type=int, default=0, help="prompts to decode for real")
     chosen = options.parse_args()
-    target = load(chosen.model, dtype="float32")
-    heads = {n: ready_head(target, f or None) for n, _, f in (h.partition("=") for h in chosen.heads)}
+    target = load(chosen.model, dtype=chosen.dtype)
+    folders = {n: head_folder(f or None, target.name) for n, _, f in (h.partition("=") for h in chosen.heads)}
+    told = {name: facts(load_head(folder, target), folder) for name, folder in folders.items()}
+    heads = {name: ready_head(target, folder) for name, folder in folders.items()}
     layer_ids = next(iter(heads.values())).config.target_layer_ids
     if any(h.config.target_layer_ids != layer_ids for h in heads.values()):
         raise SystemExit("the heads read other layers of the target; compare them in runs of their own")
@@ -118,8 +133,10 @@ def main() -> None:
         print(name, round(lines[-1]["mean_acceptance_length"], 3), lines[-1]["by_task"], flush=True)
     report = {
         "lines": lines,
+        "heads": told,
         "settings": {k: environment.scrub(str(v)) for k, v in vars(chosen).items()},
-        "dtype": "float32",
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "checked": chosen.check,
         "prompts": [t.key for t in texts],
         **environment.provenance(environment.typed_as("python", "benchmarks/heads.py"), target.device),
     }
