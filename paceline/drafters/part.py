@@ -11,7 +11,7 @@ from .claims import Claims
 
 CONTEXTS = (0.3, 1.0, 2.5)  # accepted tokens that the drafts at hand promise already: what one more drafter adds depends on it
 GUESS = 0.8  # tokens per round that a drafter is thought to add until it has been tried
-GUESS_MODEL = (2.0, 1.5, 1.0, 0.5)  # the same of a draft model, by context: it was chosen for this target, and costs more than a round
+GUESS_MODEL = (2.5, 2.2, 1.7, 0.5)  # the same of a draft model, by context: it was chosen for this target, and costs more than a round
 _SETTLED, _FOLLOW, _LONG = 30.0, 0.2, 16  # samples after which a mean follows at a steady pace; tokens that count as catching up
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 256  # rounds
 MEASURED = (1, 2, 4, 8)  # sequences for which the price of a draft can be known beforehand

@@ -158,7 +158,7 @@ def test_where_drafts_are_quick_they_may_gain_less():
     for _ in range(20):
         auto._requests.price(part, seqs[0]).add(0.4)
     net = [auto._plan(part, [seq], [0.0], 1.0)[0] for seq in seqs]
-    assert (net[0], net[1]) == (pytest.approx(2.0 - 0.4 * 1.9, abs=0.2), pytest.approx(2.0 - 1.9))
+    assert (net[0], net[1]) == (pytest.approx(GUESS_MODEL[0] - 0.4 * 1.9, abs=0.2), pytest.approx(GUESS_MODEL[0] - 1.9))
 
 
 def test_the_price_of_drafts_is_learnt_for_each_request():
