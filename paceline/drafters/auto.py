@@ -35,7 +35,7 @@ OPENING = 2  # plain rounds at the very beginning, since the price of a plain ro
 SURE, BACK = 1.0, 0.5  # tokens beyond its price that a free draft must promise while a loss is made up; plus the loss, up to so much
 SOON, TAKEN = 0.25, 2.0  # reading must pay if only this part of the expected answer comes, by so many tokens a round
 USUAL = 8.0  # samples that make what a drafter adds usual: before, a request that differs says as much of the others
-LITTLE, UNTRIED = 0.05, 0.01  # of the expected answer's plain rounds may be spent on reading; and for a drafter of which nothing is known
+LITTLE, UNTRIED = 0.05, 0.03  # of the expected answer's plain rounds may be spent on reading; and for a drafter of which nothing is known
 CLEAR, STALE = 1.15, 64  # one round in so many is plain, above such a speed-up one in four times as many: the comparison rests on it
 
 

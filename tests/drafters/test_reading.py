@@ -119,7 +119,7 @@ def test_reading_for_a_drafter_that_then_says_nothing_makes_no_debt():
 def test_a_batch_reads_at_first_for_one_sequence_only():
     """A prompt that one request may read for is too long for each of eight, as long as nothing is known of the drafter."""
     world = World(CostCurve((1, 64), (1.0, 1.0)), texts=[text(150, n, prompt=100) for n in range(8)])
-    reader(world, 0.9, Known({1: 0.1, 8: 0.1}, catch_up=READS / 4, gains=[Mean(guess) for guess in GUESS_MODEL]))
+    reader(world, 0.9, Known({1: 0.1, 8: 0.1}, catch_up=READS * 3 / 4, gains=[Mean(guess) for guess in GUESS_MODEL]))
     drafted = [sum(len(tree) > 1 for tree in row) for row in world.trees]
     drafted = [count for count in drafted if count]
     assert drafted[0] == 1, f"drafts by round: {drafted}"
