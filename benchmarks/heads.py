@@ -27,7 +27,6 @@ from paceline.drafters.jetspec import JetSpecDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.merge import MergedDrafter
 from paceline.heads.decode import ready_head
-from paceline.heads.formats import load as load_head
 from paceline.heads.shipped import head_folder
 from paceline.replay import Text
 from paceline.sampling import SamplingParams
@@ -98,11 +97,18 @@ def settings(heads: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
 def facts(head: Any, folder: Path) -> dict[str, Any]:
     """What a head is, and what it learnt from as its card says."""
     shape = {k: getattr(head.config, k) for k in ("depth", "draft_size", "markov_rank", "last_feature")}
-    card = json.loads((folder / "card.json").read_text()) if (folder / "card.json").exists() else {}
-    data = {k: card["data"][k] for k in ("answer_tokens", "answers_regenerated", "sequences")} if card else {}
-    data["learns_prompts"] = bool(card) and card["training"]["recipe"]["data"]["learn_prompts"]
-    training = {"steps": card["training"]["steps"], "minutes": round(card["training"]["seconds"] / 60, 1)} if card else {}
-    return {"parameters": sum(p.numel() for p in head.parameters()), **shape, **data, **training}
+    if not (file := folder / "card.json").exists():
+        return shape | {"learns_prompts": False}
+    card = json.loads(file.read_text())
+    training = card["training"]
+    return {
+        "parameters": card["parameters"],
+        **shape,
+        **{k: card["data"][k] for k in ("answer_tokens", "answers_regenerated", "sequences")},
+        "learns_prompts": training["recipe"]["data"]["learn_prompts"],
+        "steps": training["steps"],
+        "minutes": round(training["seconds"] / 60, 1),
+    }
 
 
 def main() -> None:
@@ -118,7 +124,6 @@ def main() -> None:
     chosen = options.parse_args()
     target = load(chosen.model, dtype=chosen.dtype)
     folders = {n: head_folder(f or None, target.name) for n, _, f in (h.partition("=") for h in chosen.heads)}
-    told = {name: facts(load_head(folder, target), folder) for name, folder in folders.items()}
     heads = {name: ready_head(target, folder) for name, folder in folders.items()}
     layer_ids = next(iter(heads.values())).config.target_layer_ids
     if any(h.config.target_layer_ids != layer_ids for h in heads.values()):
@@ -135,7 +140,7 @@ def main() -> None:
         print(name, round(lines[-1]["mean_acceptance_length"], 3), lines[-1]["by_task"], flush=True)
     report = {
         "lines": lines,
-        "heads": told,
+        "heads": {name: facts(head, folders[name]) for name, head in heads.items()},
         "settings": {k: environment.scrub(str(v)) for k, v in vars(chosen).items()},
         "dtype": str(target.dtype).removeprefix("torch."),
         "checked": checked,

@@ -103,10 +103,9 @@ class JetSpecDrafter:
         places = torch.tensor([place for span in spans for place in span], device=rows.device)
         sizes = [len(span) for span in spans]
         fused = self.head.fuse(rows)
-        layers, parts_of = self.head.context_kv(fused, places), torch.split(fused, sizes)
-        parts = [(torch.split(key, sizes, 1), torch.split(value, sizes, 1)) for key, value in layers]
-        for i, (seq, state) in enumerate(behind):
-            state.context.append([(keys[i], values[i]) for keys, values in parts], parts_of[i][-1])
+        parts = [(torch.split(key, sizes, 1), torch.split(value, sizes, 1)) for key, value in self.head.context_kv(fused, places)]
+        for i, ((seq, state), own) in enumerate(zip(behind, torch.split(fused, sizes), strict=True)):
+            state.context.append([(keys[i], values[i]) for keys, values in parts], own[-1])
             state.tokens += seq.tokens[len(state.tokens) : -1]
 
     def _score(self, live: Sequence[tuple[Request, _State]], depth: int) -> list[Scores]:

@@ -99,10 +99,11 @@ def _part(name: str, drafter: Drafter, options: Options, shared: _Learnt, profil
     model, told = model_of(drafter), _told(DRAFTERS[name], options)
     key = (name, model, *sorted(f"{option}={value}" for option, value in told.items() if option not in ("draft_model", "head")))
     tuned = profiled.drafters.get(name) if profiled else None
-    profits = tuned is not None and tuned.model == model
+    if tuned is not None and tuned.model != model:
+        tuned = None
     if key not in shared.known:
-        shared.known[key] = Known.of(tuned.known) if tuned and profits else _first(drafter, DRAFTERS[name])
-    return Part(name, drafter, shared.known[key], measure=None if profits else _measure(drafter))
+        shared.known[key] = Known.of(tuned.known) if tuned else _first(drafter, DRAFTERS[name])
+    return Part(name, drafter, shared.known[key], measure=None if tuned else _measure(drafter))
 
 
 def _first(drafter: Drafter, entry: Entry) -> Known:

@@ -13,7 +13,7 @@ from typing import Any
 from paceline.cost import CostCurve, LiveCosts
 from paceline.draft import Draft, HeadStart, Siblings
 from paceline.drafters.auto import AutoDrafter
-from paceline.drafters.part import Known, Part
+from paceline.drafters.part import GUESS_MODEL, Known, Mean, Part
 from paceline.replay import Text
 from paceline.sequence import Sequence as Request
 from paceline.tree import Tree
@@ -95,6 +95,10 @@ class World:
 
     def part(self, name: str, drafter: Right) -> Part:
         return Part(name, drafter, Known({1: drafter.seconds}))
+
+    def model(self, rate: Rate, seconds: float, weight: float = 1.0) -> Part:
+        """A draft model of which only the price is known; `weight` is that of the guesses of what it adds."""
+        return Part("a", self.right(rate, seconds=seconds), Known({1: seconds}, gains=[Mean(guess, weight) for guess in GUESS_MODEL]))
 
     def run(self, *drafters: Right, names: Sequence[str] = "abc") -> AutoDrafter:
         """Decode the texts at once with an adaptive drafter over these."""

@@ -11,7 +11,7 @@ from paceline import engine
 from paceline.cost import CostCurve, LiveCosts
 from paceline.drafters.auto import OPENING, STALE, AutoDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.drafters.part import GUESS_MODEL, Known, Mean, Part
+from paceline.drafters.part import Known, Part
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request
@@ -73,8 +73,7 @@ def test_good_drafts_are_used_nearly_as_if_nothing_else_were(rate, seconds):
 
 def with_model(world: World, rate: float, seconds: float) -> AutoDrafter:
     """Decode with a draft model of which only the price is known."""
-    part = Part("a", world.right(rate, seconds=seconds), Known({1: seconds}, gains=[Mean(guess) for guess in GUESS_MODEL]))
-    auto = AutoDrafter([part], LiveCosts({1: world.cost}), clock=world.clock)
+    auto = AutoDrafter([world.model(rate, seconds)], LiveCosts({1: world.cost}), clock=world.clock)
     world.follow(auto)
     return auto
 

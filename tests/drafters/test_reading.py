@@ -145,14 +145,10 @@ def test_the_lengths_of_answers_are_remembered():
 # a draft model whose worth and price differ from request to request
 
 
-def model(world: World, rate, seconds: float, weight: float = 1.0) -> Part:
-    return Part("a", world.right(rate, seconds=seconds), Known({1: seconds}, gains=[Mean(guess, weight) for guess in GUESS_MODEL]))
-
-
 def test_where_drafts_are_quick_they_may_gain_less():
     """A draft model that is unsure of a text gives up early there."""
     world = World()
-    part = model(world, 0.5, 1.9)
+    part = world.model(0.5, 1.9)
     auto = AutoDrafter([part], LiveCosts({1: FLAT}), clock=world.clock)
     seqs = [Request([1, 2, 3], SamplingParams(max_new_tokens=20)) for _ in range(2)]
     for _ in range(20):
@@ -163,7 +159,7 @@ def test_where_drafts_are_quick_they_may_gain_less():
 
 def test_the_price_of_drafts_is_learnt_for_each_request():
     world = World(texts=[text(60, n) for n in range(2)])
-    part = model(world, 0.9, 0.5)
+    part = world.model(0.9, 0.5)
     auto = AutoDrafter([part], LiveCosts({1: FLAT}), clock=world.clock)
     seq = Request(list(world.texts[0].tokens[:PROMPT]), SamplingParams(max_new_tokens=50))
     seq.slot = 0
@@ -177,7 +173,7 @@ def test_the_price_of_drafts_is_learnt_for_each_request():
 @pytest.mark.parametrize(("weight", "both"), [(1.0, False), (USUAL, True)])
 def test_one_bad_draft_does_not_count_twice_while_little_is_known(weight, both):
     world = World()
-    part = model(world, 0.0, 0.5, weight)
+    part = world.model(0.0, 0.5, weight)
     auto = AutoDrafter([part], LiveCosts({1: FLAT}), clock=world.clock)
     seq = Request(list(world.texts[0].tokens[:PROMPT]), SamplingParams(max_new_tokens=50))
     seq.slot = 0
@@ -190,7 +186,7 @@ def test_one_bad_draft_does_not_count_twice_while_little_is_known(weight, both):
 @pytest.mark.parametrize(("gained", "again"), [(40.0, True), (0.0, False)])
 def test_where_earlier_requests_have_gained_one_bad_draft_does_not_forbid_the_next(gained, again):
     world = World(texts=[text(60)])
-    part = model(world, lambda place: 0.0 if place < PROMPT + 4 else 1.0, 1.5, weight=20.0)
+    part = world.model(lambda place: 0.0 if place < PROMPT + 4 else 1.0, 1.5, weight=20.0)
     costs = LiveCosts({1: FLAT})
     costs.of(1).plain_rounds = OPENING
     earlier = Earlier()
