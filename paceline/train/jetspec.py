@@ -33,6 +33,8 @@ def train_jetspec(recipe: Recipe, out: Path, options: Options | None = None) -> 
     if session is None:
         return out
     progress = session.train(accelerator)
+    if accelerator is not None:
+        accelerator.end_training()  # a process that ends with its group alive is now and then aborted at the exit
     return session.finish(progress) if main else out
 
 

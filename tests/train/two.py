@@ -1,15 +1,41 @@
-"""Three steps on a toy objective, as one process of several: `python -m tests.train.two` with RANK and WORLD_SIZE set."""
+"""Two processes that train together, and three steps on a toy objective for them: `python -m tests.train.two`, RANK and WORLD_SIZE set."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline.train.recipe import Optimizer
 from paceline.train.step import Stepper
+
+
+def launched(*arguments: str) -> list[str]:
+    """What Python prints with these arguments in each of two processes that find each other, as a launcher would start them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            env=os.environ | group | {"RANK": rank, "LOCAL_RANK": rank},
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    outputs = [process.communicate(timeout=300) for process in ranks]
+    assert not any(process.returncode for process in ranks), outputs
+    return [out for out, _ in outputs]
 
 
 class Batch:
@@ -36,4 +62,6 @@ def steps(rank: int, world: int, accelerator: Any = None) -> dict[str, Any]:
 if __name__ == "__main__":
     from accelerate import Accelerator
 
-    print(json.dumps(steps(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Accelerator(cpu=True))))
+    both = Accelerator(cpu=True)
+    print(json.dumps(steps(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), both)))
+    both.end_training()
