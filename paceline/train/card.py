@@ -49,8 +49,8 @@ def shared(recipe: Common) -> dict[str, Any]:
     values = recipe.model_dump(mode="json")
     for key in ("prompts", "from_run"):
         values["data"][key] = [Path(p).name for p in values["data"][key]]
-    for section, key in ((values["evaluation"], "prompts"), (values, "head"), (values, "records")):
-        if isinstance(section.get(key), str):
+    for section, key in ((values["evaluation"], "prompts"), (values, "head"), (values, "records"), (values["head"], "start")):
+        if isinstance(section, dict) and isinstance(section.get(key), str):
             section[key] = Path(section[key]).name
     return values
 

@@ -76,7 +76,8 @@ class Compose(Section):
 
 
 class Head(Section):
-    """Shape of the head. `taps` are layer ids or their number; `draft_vocab_size` null is the whole vocabulary."""
+    """Shape of the head. `taps` are layer ids or their number; `draft_vocab_size` null is the whole vocabulary. `start` is the folder of
+    a head whose weights training goes on from; otherwise `init` says how it begins (from the target if null)."""
 
     num_hidden_layers: Count = 2
     block_size: Annotated[int, Field(ge=2)] = 8
@@ -85,7 +86,14 @@ class Head(Section):
     markov_rank: Natural = 64
     last_feature: bool = False
     mask_token_id: Natural | None = None
-    init: Literal["target", "random"] = "target"
+    init: Literal["target", "random"] | None = None
+    start: str | None = None
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> Head:
+        if self.init is not None and self.start is not None:
+            raise ValueError(f"init {self.init} has no effect with start, whose weights the head begins with")
+        return self
 
 
 class Features(Section):

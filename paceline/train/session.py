@@ -21,7 +21,7 @@ from ..heads.jetspec import JetSpecHead
 from ..heads.local import start_local
 from ..targets.hf import HFTarget
 from ..targets.load import load
-from . import bigrams, card, evaluate, examples, loop, teacher
+from . import bigrams, card, evaluate, examples, loop, start, teacher
 from .anchors import draw
 from .batches import Batch, Plan, make_batch
 from .checkpoint import Progress
@@ -44,12 +44,14 @@ class Session:
         self.recipe, self.target, self.taps = recipe, found.target, found.taps
         self.read, self.prepared, self.out, self.options = found.read, found.prepared, out, options
         target, taps, prepared = found.target, found.taps, found.prepared
-        self.ids = examples.draft_vocabulary(prepared.train, recipe.head.draft_vocab_size, target)
+        before = start.read(recipe.head.start, head_config(recipe, target), target)
+        size = recipe.head.draft_vocab_size
+        self.ids = examples.draft_vocabulary(prepared.train, size, target) if before is None else start.ids_of(before)
         needs_teacher = recipe.objective.loss != "ce"
         if needs_teacher:
             teacher.check(target, taps, prepared.train[0].tokens)
         self.objective = Distillation(recipe.objective, Teacher(target, self.ids) if needs_teacher else None)
-        self.head = self._new_head()
+        self.head = self._new_head(before)
         self.plan = Plan(
             [*prepared.train, *(examples.prompts_as_texts(prepared.train) if recipe.data.learn_prompts else [])],
             self.read,
@@ -61,11 +63,13 @@ class Session:
         )
         self._held_out: list[Batch] | None = None
 
-    def _new_head(self) -> JetSpecHead:
+    def _new_head(self, before: JetSpecHead | None) -> JetSpecHead:
         recipe = self.recipe
         torch.manual_seed(recipe.seed)
         head = JetSpecHead.for_target(self.target, head_config(recipe, self.target), self.ids)
-        if recipe.head.init == "target":  # from plain weights, which a packed target has no more
+        if before is not None:
+            start.go_on(head, before, str(recipe.head.start), self.options.say)
+        elif recipe.head.init != "random":  # from plain weights, which a packed target has no more
             some = self.prepared.train[:_INIT_TEXTS]
             plain = load(recipe.model, dtype="float32", device="cpu", weights="plain", revision=recipe.revision)
             init_from_target(head, plain, [e.tokens for e in some])
