@@ -208,12 +208,13 @@ class AutoDrafter:
             usual = chosen.known.gain(promised[i])
             if usual.weight >= USUAL:
                 self._requests.gain(chosen, seqs[i]).add(min(gained / max(usual.value, 0.05), 3.0))
-            usual.add(gained)
+            chosen.known.learn(promised[i], gained)
 
     def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], rate: float) -> tuple[float, list[int]]:
         """For which sequences to ask this drafter, and what that promises beyond its price, in tokens."""
         gains = [part.known.gain(promised[i]).value * self._requests.gain(part, seq).value for i, seq in enumerate(seqs)]
-        readable = [i for i, seq in enumerate(seqs) if self._may_read(part, seq, len(seqs), readers=len(seqs))]
+        spare = max(0.0, self._account.slack)
+        readable = [i for i, seq in enumerate(seqs) if self._may_read(part, seq, len(seqs), readers=len(seqs), spare=spare)]
         order = sorted(readable, key=lambda i: -gains[i])
         best, members, total, dear, reading = 0.0, list[int](), 0.0, 0.0, 0.0
         for count, i in enumerate(order, 1):
@@ -229,16 +230,18 @@ class AutoDrafter:
         seconds = self._requests.to_read(part, seq)
         return seconds / max(SOON * self._requests.rest(seq) / TAKEN, 1.0) if seconds else 0.0
 
-    def _may_read(self, part: Part, seq: Request, batch: int, *, readers: int) -> bool:
-        """Whether catching up for so many sequences of a batch takes but a small part of the answers' time, or of what has been gained."""
+    def _may_read(self, part: Part, seq: Request, batch: int, *, readers: int, spare: float = 0.0) -> bool:
+        """Whether catching up for so many sequences of a batch takes but a small part of the answers' time, `spare` seconds not counted."""
         seconds = self._requests.to_read(part, seq)
         if not seconds:
             return True
         share = LITTLE if part.known.tried else UNTRIED
-        allowed = share * self._requests.rest(seq) * self._costs.of(batch)(batch) + max(0.0, self._account.slack)
+        allowed = share * self._requests.rest(seq) * self._costs.of(batch)(batch) + spare
         return seconds <= allowed / readers
 
     def _affords(self, part: Part, seqs: Sequence[Request]) -> bool:
+        """Whether a trial may cost what it does. What others have gained buys drafts, but no long reading: where they gain much, one more
+        adds little."""
         return part.known.price(1) <= self._account.slack and self._may_read(part, seqs[0], len(seqs), readers=1)
 
     def _ask(self, part: Part, seqs: Sequence[Request], members: Iterable[int]) -> dict[int, Draft]:

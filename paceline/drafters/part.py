@@ -12,8 +12,10 @@ from .claims import Claims
 CONTEXTS = (0.3, 1.0, 2.5)  # accepted tokens that the drafts at hand promise already: what one more drafter adds depends on it
 GUESS = 0.8  # tokens per round that a drafter is thought to add until it has been tried
 GUESS_MODEL = (2.5, 2.2, 1.7, 0.5)  # the same of a draft model, by context: it was chosen for this target, and costs more than a round
+GUESS_WEIGHT = 2.0  # draws that those guesses count as
 _SETTLED, _FOLLOW, _LONG = 30.0, 0.2, 16  # samples after which a mean follows at a steady pace; tokens that count as catching up
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 256  # rounds
+_SHARED, _SURPRISE = 0.7, 3.0  # of what surprises in one context, for the others; more than so many times what was thought is luck
 MEASURED = (1, 2, 4, 8)  # sequences for which the price of a draft can be known beforehand
 
 
@@ -38,6 +40,7 @@ class Known:
         catch_up: seconds per token that it has not read yet, such as those of a prompt.
         claims: how far its claims are to be believed.
         gains: tokens per round that it adds to the others' drafts, by context (see CONTEXTS).
+        tried: whether anything has shown what it adds.
         idle, pause: rounds since it was asked, and rounds after which it is tried again.
     """
 
@@ -45,6 +48,7 @@ class Known:
     catch_up: float = 0.0
     claims: Claims = field(default_factory=Claims)
     gains: list[Mean] = field(default_factory=lambda: [Mean(GUESS) for _ in range(len(CONTEXTS) + 1)])
+    tried: bool = False
     idle: int = 0
     pause: int = _FIRST_PAUSE
 
@@ -56,6 +60,7 @@ class Known:
         made.catch_up = float(found["catch_up"])  # type: ignore[arg-type]
         made.claims = Claims(Claims(counts=found["claims"]))  # type: ignore[arg-type]
         made.gains = [Mean(float(value), min(float(weight), 8.0)) for value, weight in found["gains"]]  # type: ignore[attr-defined]
+        made.tried = any(gain.weight > 1 for gain in made.gains)
         return made
 
     @property
@@ -76,11 +81,6 @@ class Known:
         nearest = min(self.seconds, key=lambda n: (abs(n - count), n))
         return self.seconds[nearest] * max(1.0, count / nearest) + self.catch_up * (behind if self.catches_up(count, behind) else 0)
 
-    @property
-    def tried(self) -> bool:
-        """Whether anything has shown what it adds."""
-        return any(gain.weight > 1 for gain in self.gains)
-
     def catches_up(self, count: int, behind: int) -> bool:
         """Whether so many unread tokens of so many sequences are more than what a round or two leave behind."""
         return behind > _LONG * count
@@ -98,6 +98,16 @@ class Known:
     def gain(self, promised: float) -> Mean:
         """What it adds where the other drafts promise so many accepted tokens."""
         return self.gains[bisect_right(CONTEXTS, promised)]
+
+    def learn(self, promised: float, gained: float) -> None:
+        """It added so much where the others promised so much. A drafter that is better or worse than was thought in one context probably is
+        in the others, too: those of which no more is known follow."""
+        here, self.tried = self.gain(promised), True
+        surprise = min(gained / max(here.value, 0.05), _SURPRISE) - 1
+        for other in self.gains:
+            if other is not here and other.weight <= here.weight:
+                other.value *= 1 + _SHARED * surprise / (here.weight + 1)
+        here.add(gained)
 
     def rest(self) -> None:
         """It was not asked in this round."""

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from ..cost import LiveCosts, first_cost_curve
 from ..draft import Drafter
 from ..drafters.earlier import Earlier
-from ..drafters.part import GUESS_MODEL, Known, Mean, Part
+from ..drafters.part import GUESS_MODEL, GUESS_WEIGHT, Known, Mean, Part
 from ..errors import PacelineError
 from ..options import Entry, Options
 from ..table import DRAFTERS, RULES
@@ -111,7 +111,7 @@ def _first(drafter: Drafter, entry: Entry) -> Known:
     if entry.cheap:
         return Known({1: 0.0})
     if (model := getattr(drafter, "model", None)) is not None:
-        return Known(catch_up=first_cost_curve(model)(24) / 24, gains=[Mean(guess) for guess in GUESS_MODEL])
+        return Known(catch_up=first_cost_curve(model)(24) / 24, gains=[Mean(guess, GUESS_WEIGHT) for guess in GUESS_MODEL])
     return Known()
 
 

@@ -146,3 +146,14 @@ def test_trials_become_rarer_until_a_drafter_is_asked_on_its_merits():
         known.asked(on_trial=on_trial)
         pauses.append(known.pause)
     assert pauses == [16, 32, 64, 8]
+
+
+def test_what_a_draft_adds_in_one_context_says_something_of_the_others():
+    known = Known(gains=[Mean(2.0, 2.0) for _ in range(4)])
+    assert not known.tried
+    known.learn(0.0, 3.0)
+    assert known.tried
+    assert [g.value for g in known.gains] == pytest.approx([2.0 + 1.0 / 3, *[2.0 * (1 + 0.7 * 0.5 / 3)] * 3])
+    before = known.gains[0].value
+    known.learn(5.0, 0.0)
+    assert known.gains[1].value < 2.0 < before == known.gains[0].value, "more is known of the first"

@@ -194,3 +194,15 @@ def test_where_earlier_requests_have_gained_one_bad_draft_does_not_forbid_the_ne
     world.follow(AutoDrafter([part], costs, earlier, clock=world.clock))
     asked = part.drafter.asked
     assert (len(asked) > 1 and asked[1] <= asked[0] + 3) == again, f"asked at {asked}"
+
+
+@pytest.mark.parametrize(("prompt", "tried"), [(50, True), (1000, False)])
+def test_what_others_have_gained_does_not_buy_long_reading_for_a_trial(prompt, tried):
+    """A drafter that adds too little for its price is tried again now and then, but only where that is soon done."""
+    world = World()
+    part = Part("a", world.right(0.9), Known({1: 0.5}, catch_up=READS, gains=[Mean(0.1, 8.0) for _ in GUESS_MODEL], tried=True, idle=99))
+    auto = AutoDrafter([part], LiveCosts({1: FLAT}), Earlier(deque([Answer(100)])), clock=world.clock)
+    auto._account.plain += 50.0
+    seq = Request(list(range(prompt)), SamplingParams(max_new_tokens=300))
+    auto._ask_dear([part], [seq], Pool([seq], 8, FLAT, 1.0))
+    assert (part.rounds == 1) == tried

@@ -11,7 +11,7 @@ import torch
 
 from paceline import methods
 from paceline.cost import CostCurve
-from paceline.drafters.part import GUESS_MODEL
+from paceline.drafters.part import GUESS_MODEL, GUESS_WEIGHT
 from paceline.errors import CheckpointMismatch, InvalidRequest, PacelineError
 from paceline.origin import origin_of
 from paceline.tune import profile as profiles
@@ -111,6 +111,7 @@ def test_auto_starts_from_the_profile_in_the_cache(cache, target):
     assert start.basis == "the profile of 2026-01-01T00:00:00+00:00"
     (lookup,) = start.parts
     assert [g.value for g in lookup.known.gains] == [0.25] * 4
+    assert lookup.known.tried
     assert lookup.known.claims.ratio(0) == pytest.approx(5 / 14)
     assert start.costs.of(4)(32) == 4.0
 
@@ -150,8 +151,9 @@ def test_a_start_without_a_profile_knows_what_a_draft_model_costs(cache, target)
     assert lookup.known.seconds == {1: 0.0}
     draft.prepare(1)
     assert (draft.known.price(1) > 0, draft.known.catch_up > 0) == (True, True)
-    guesses = tuple(gain.value for gain in draft.known.gains)
-    assert guesses == GUESS_MODEL, "it is thought worth a trial though it may cost more than a round"
+    assert [gain.value for gain in draft.known.gains] == [*GUESS_MODEL], "it is thought worth a trial though it may cost more than a round"
+    assert {gain.weight for gain in draft.known.gains} == {GUESS_WEIGHT}, "and one bad draft does not say that it is not"
+    assert not draft.known.tried
 
 
 def test_what_drafts_for_several_sequences_cost_is_measured_when_there_are_so_many(cache, target):
