@@ -25,10 +25,19 @@ Out = Annotated[Path, typer.Option(help="Folder to write; it must not exist, or 
 Model = Annotated[str | None, typer.Option(help="The head's target, for a reduced vocabulary or a trained mask: their rows go along.")]
 MaskTokenId = Annotated[int | None, typer.Option(help="Id of a token that never occurs in text, whose row takes a trained mask.")]
 WithoutMarkov = Annotated[bool, typer.Option("--without-markov", help="Leave the Markov term out, which no public layout holds.")]
+WithoutLastRow = Annotated[
+    bool, typer.Option("--without-last-row", help="Leave out that slots start with the last context row, which no public layout holds.")
+]
 
 
 def main(
-    head: Head, to: To, out: Out, model: Model = None, mask_token_id: MaskTokenId = None, without_markov: WithoutMarkov = False
+    head: Head,
+    to: To,
+    out: Out,
+    model: Model = None,
+    mask_token_id: MaskTokenId = None,
+    without_markov: WithoutMarkov = False,
+    without_last_row: WithoutLastRow = False,
 ) -> None:
     """Write a head as other servers read it."""
     from ..heads import formats
@@ -37,8 +46,6 @@ def main(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidRequest(f"--out {out} is there already; name a new folder, or empty it")
     stored = formats.read(head)
-    if without_markov and not stored.config.markov_rank:
-        raise InvalidRequest("--without-markov has no effect: the head has no Markov term; leave it out")
     target = None
     if model is not None:
         from ..targets.load import load
@@ -46,6 +53,7 @@ def main(
         quiet_transformers()
         with Progress() as progress:
             target = load(model, dtype="float32", weights="plain", progress=progress)  # rounds nothing; rows go out in the head's dtype
-    notes = export(stored, out, to.value, target=target, mask_token_id=mask_token_id, without_markov=without_markov)
+    without = [option for option, given in (("--without-markov", without_markov), ("--without-last-row", without_last_row)) if given]
+    notes = export(stored, out, to.value, target=target, mask_token_id=mask_token_id, without=without)
     for note in [f"written to {out} ({to.value})", *notes]:
         stderr().print(note)

@@ -10,9 +10,9 @@ from ..draft import Drafter
 from .claims import Claims
 
 CONTEXTS = (0.3, 1.0, 2.5)  # accepted tokens that the drafts at hand promise already: what one more drafter adds depends on it
-GUESS = 0.8  # tokens per round that a drafter is thought to add until it has been tried
+GUESS = (1.3, 1.0, 0.7, 0.3)  # tokens per round that a drafter is thought to add there until it has been tried
 GUESS_MODEL = (2.5, 2.2, 1.7, 0.5)  # the same of a draft model, by context: it was chosen for this target, and costs more than a round
-GUESS_WEIGHT = 2.0  # draws that those guesses count as
+GUESS_WEIGHT = 2.0  # drafts that a guess counts as
 _SETTLED, _FOLLOW, _LONG = 30.0, 0.2, 16  # samples after which a mean follows at a steady pace; tokens that count as catching up
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 256  # rounds
 _SHARED, _SURPRISE = 0.7, 3.0  # of what surprises in one context, for the others; more than so many times what was thought is luck
@@ -47,7 +47,7 @@ class Known:
     seconds: dict[int, float] = field(default_factory=dict)
     catch_up: float = 0.0
     claims: Claims = field(default_factory=Claims)
-    gains: list[Mean] = field(default_factory=lambda: [Mean(GUESS) for _ in range(len(CONTEXTS) + 1)])
+    gains: list[Mean] = field(default_factory=lambda: [Mean(guess, GUESS_WEIGHT) for guess in GUESS])
     tried: bool = False
     idle: int = 0
     pause: int = _FIRST_PAUSE
@@ -60,7 +60,7 @@ class Known:
         made.catch_up = float(found["catch_up"])  # type: ignore[arg-type]
         made.claims = Claims(Claims(counts=found["claims"]))  # type: ignore[arg-type]
         made.gains = [Mean(float(value), min(float(weight), 8.0)) for value, weight in found["gains"]]  # type: ignore[attr-defined]
-        made.tried = any(gain.weight > 1 for gain in made.gains)
+        made.tried = any(gain.weight > GUESS_WEIGHT for gain in made.gains)
         return made
 
     @property

@@ -6,7 +6,8 @@ vocabulary brings its rows of the output matrix. A Markov term has no public lay
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +19,51 @@ from .borrow import embedding_weight, output_rows
 from .formats import EMBEDDING, OUTPUT, Stored, vocabulary_maps, write
 
 LAYOUTS = ("dflash", "speculators")
-MARKOV, MASK = ("markov_prev", "markov_next"), "mask_embedding"
+MASK = "mask_embedding"
+
+
+@dataclass(frozen=True)
+class Private:
+    """A part of a head that no public layout holds: the option that leaves it out, the setting that has it, and that setting's value
+    without it."""
+
+    option: str
+    what: str
+    setting: str
+    without: int | bool
+    tensors: tuple[str, ...]
+
+
+PRIVATE = (
+    Private("--without-markov", "a Markov term", "markov_rank", 0, ("markov_prev", "markov_next")),
+    Private("--without-last-row", "slots that start with the last context row", "last_feature", False, ("last_proj.weight",)),
+)
 
 
 def export(
-    stored: Stored, folder: Path, layout: str, *, target: Any = None, mask_token_id: int | None = None, without_markov: bool = False
+    stored: Stored, folder: Path, layout: str, *, target: Any = None, mask_token_id: int | None = None, without: Collection[str] = ()
 ) -> list[str]:
-    """Write a head in a public layout; returns what another server must know. `target` (an HFTarget) lends the rows that go along.
+    """Write a head in a public layout; returns what another server must know. `target` (an HFTarget) lends the rows that go along;
+    `without` are the options of the parts to be left out (see PRIVATE).
 
     Raises InvalidRequest where something must be given or given up first.
     """
     if layout not in LAYOUTS:
         raise InvalidRequest(f"layout {layout!r} is unknown; use {' or '.join(LAYOUTS)}")
     config, tensors, notes = stored.config, dict(stored.tensors), []
-    if config.last_feature:
-        raise InvalidRequest(
-            f"the head starts its slots with the last context row (last_feature), which {layout} cannot hold; "
-            "train one with head.last_feature false"
-        )
-    if config.markov_rank:
-        if not without_markov:
+    for part in PRIVATE:
+        if not getattr(config, part.setting):
+            if part.option in without:
+                raise InvalidRequest(f"{part.option} has no effect: the head has no {part.what.removeprefix('a ')}; leave it out")
+            continue
+        if part.option not in without:
             raise InvalidRequest(
-                f"the head has a Markov term of rank {config.markov_rank}, which {layout} cannot hold; "
-                "export with --without-markov (its acceptance will be lower), or train a head with markov_rank 0"
+                f"the head has {part.what}, which {layout} cannot hold; export with {part.option} (its acceptance will be lower), "
+                f"or train a head with head.{part.setting} {str(part.without).lower()}"
             )
-        tensors = {k: v for k, v in tensors.items() if k not in MARKOV}
-        config = replace(config, markov_rank=0, temperatures=())
-        notes.append("the Markov term is left out: measure acceptance again")
+        tensors = {k: v for k, v in tensors.items() if k not in part.tensors}
+        config = replace(config, **{part.setting: part.without}, temperatures=())  # type: ignore[arg-type]
+        notes.append(f"left out: {part.what}; measure acceptance again")
     if MASK in tensors or (stored.ids is not None and OUTPUT not in stored.brought):
         if target is None:
             raise InvalidRequest("the head goes out with rows of its target's matrices; name the target with --model")

@@ -159,6 +159,8 @@ def test_a_start_without_a_profile_knows_what_a_draft_model_costs(cache, target)
 def test_what_drafts_for_several_sequences_cost_is_measured_when_there_are_so_many(cache, target):
     _, draft, head = assemble(target, methods.Options(draft_model=tiny.draft(), head=random_head(target))).parts
     for part in (draft, head):
+        guesses = [gain.value for gain in part.known.gains]
+        assert guesses == sorted(set(guesses), reverse=True), "where others promise much, one more adds little"
         seen = [part.known.seconds.copy() for batch in (1, 3, 4) if part.prepare(batch) is None]
         assert [set(seconds) for seconds in seen] == [{1}, {1, 2, 4}, {1, 2, 4}]
         part.known.seconds[2] = 99.0
