@@ -49,7 +49,7 @@ def shared(recipe: Common) -> dict[str, Any]:
     values = recipe.model_dump(mode="json")
     for key in ("prompts", "from_run"):
         values["data"][key] = [Path(p).name for p in values["data"][key]]
-    for section, key in ((values["evaluation"], "prompts"), (values, "head"), (values, "records"), (values["head"], "start")):
+    for section, key in ((values["evaluation"], "prompts"), (values, "head"), (values, "records"), (values.get("head"), "start")):
         if isinstance(section, dict) and isinstance(section.get(key), str):
             section[key] = Path(section[key]).name
     return values
