@@ -205,10 +205,10 @@ class AutoDrafter:
         chosen.known.asked(on_trial=on_trial)
         gained = (pool.value() - before) / len(members)
         for i in members:
-            usual = chosen.known.gain(promised[i])
-            if usual.weight >= USUAL:
-                self._requests.gain(chosen, seqs[i]).add(min(gained / max(usual.value, 0.05), 3.0))
-            chosen.known.learn(promised[i], gained)
+            is_usual = chosen.known.gain(promised[i]).weight >= USUAL
+            ratio = chosen.known.learn(promised[i], gained)
+            if is_usual:
+                self._requests.gain(chosen, seqs[i]).add(ratio)
 
     def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], rate: float) -> tuple[float, list[int]]:
         """For which sequences to ask this drafter, and what that promises beyond its price, in tokens."""

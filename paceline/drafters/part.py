@@ -99,15 +99,16 @@ class Known:
         """What it adds where the other drafts promise so many accepted tokens."""
         return self.gains[bisect_right(CONTEXTS, promised)]
 
-    def learn(self, promised: float, gained: float) -> None:
-        """It added so much where the others promised so much. A drafter that is better or worse than was thought in one context probably is
-        in the others, too: those of which no more is known follow."""
+    def learn(self, promised: float, gained: float) -> float:
+        """It added so much where the others promised so much; returns how many times what was thought that is. A drafter that is better or
+        worse than was thought in one context probably is in the others, too: those of which no more is known follow."""
         here, self.tried = self.gain(promised), True
-        surprise = min(gained / max(here.value, 0.05), _SURPRISE) - 1
+        ratio = min(gained / max(here.value, 0.05), _SURPRISE)
         for other in self.gains:
             if other is not here and other.weight <= here.weight:
-                other.value *= 1 + _SHARED * surprise / (here.weight + 1)
+                other.value *= 1 + _SHARED * (ratio - 1) / (here.weight + 1)
         here.add(gained)
+        return ratio
 
     def rest(self) -> None:
         """It was not asked in this round."""

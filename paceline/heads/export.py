@@ -54,7 +54,7 @@ def export(
     for part in PRIVATE:
         if not getattr(config, part.setting):
             if part.option in without:
-                raise InvalidRequest(f"{part.option} has no effect: the head has no {part.what.removeprefix('a ')}; leave it out")
+                raise InvalidRequest(f"{part.option} has no effect: the head does not have {part.what}; leave it out")
             continue
         if part.option not in without:
             raise InvalidRequest(
