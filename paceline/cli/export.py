@@ -41,11 +41,12 @@ def main(
 ) -> None:
     """Write a head as other servers read it."""
     from ..heads import formats
-    from ..heads.export import export
+    from ..heads.export import export, leave_out
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidRequest(f"--out {out} is there already; name a new folder, or empty it")
-    stored = formats.read(head)
+    without = [option for option, given in (("--without-markov", without_markov), ("--without-last-row", without_last_row)) if given]
+    stored, left_out = leave_out(formats.read(head), to.value, without)
     target = None
     if model is not None:
         from ..targets.load import load
@@ -53,7 +54,6 @@ def main(
         quiet_transformers()
         with Progress() as progress:
             target = load(model, dtype="float32", weights="plain", progress=progress)  # rounds nothing; rows go out in the head's dtype
-    without = [option for option, given in (("--without-markov", without_markov), ("--without-last-row", without_last_row)) if given]
-    notes = export(stored, out, to.value, target=target, mask_token_id=mask_token_id, without=without)
-    for note in [f"written to {out} ({to.value})", *notes]:
+    notes = export(stored, out, to.value, target=target, mask_token_id=mask_token_id)
+    for note in [f"written to {out} ({to.value})", *left_out, *notes]:
         stderr().print(note)

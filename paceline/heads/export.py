@@ -40,17 +40,14 @@ PRIVATE = (
 )
 
 
-def export(
-    stored: Stored, folder: Path, layout: str, *, target: Any = None, mask_token_id: int | None = None, without: Collection[str] = ()
-) -> list[str]:
-    """Write a head in a public layout; returns what another server must know. `target` (an HFTarget) lends the rows that go along;
-    `without` are the options of the parts to be left out (see PRIVATE).
+def leave_out(stored: Stored, layout: str, without: Collection[str] = ()) -> tuple[Stored, list[str]]:
+    """The head without the parts that this layout cannot hold, and a note of each. `without` are the options of those parts (see PRIVATE).
 
-    Raises InvalidRequest where something must be given or given up first.
+    Raises InvalidRequest for one that the head has and no option leaves out, and for an option of one that it does not have.
     """
     if layout not in LAYOUTS:
         raise InvalidRequest(f"layout {layout!r} is unknown; use {' or '.join(LAYOUTS)}")
-    config, tensors, notes = stored.config, dict(stored.tensors), []
+    config, tensors, notes = stored.config, stored.tensors, list[str]()
     for part in PRIVATE:
         if not getattr(config, part.setting):
             if part.option in without:
@@ -64,6 +61,17 @@ def export(
         tensors = {k: v for k, v in tensors.items() if k not in part.tensors}
         config = replace(config, **{part.setting: part.without}, temperatures=())  # type: ignore[arg-type]
         notes.append(f"left out: {part.what}; measure acceptance again")
+    return replace(stored, config=config, tensors=tensors), notes
+
+
+def export(stored: Stored, folder: Path, layout: str, *, target: Any = None, mask_token_id: int | None = None) -> list[str]:
+    """Write a head, whose private parts are gone (see `leave_out`), in a public layout; returns what another server must know. `target`
+    (an HFTarget) lends the rows that go along.
+
+    Raises InvalidRequest where something must be given first.
+    """
+    leave_out(stored, layout)  # raises if there still is one
+    config, tensors, notes = stored.config, dict(stored.tensors), list[str]()
     if MASK in tensors or (stored.ids is not None and OUTPUT not in stored.brought):
         if target is None:
             raise InvalidRequest("the head goes out with rows of its target's matrices; name the target with --model")

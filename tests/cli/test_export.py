@@ -135,6 +135,13 @@ def test_what_must_be_said_first_is_one_line(paceline: Call, model, target, tmp_
     assert not (tmp_path / "out").exists(), "something was written"
 
 
+@pytest.mark.parametrize(("settings", "option"), [({"markov_rank": 2}, ()), ({}, ("--without-markov",))])
+def test_what_a_layout_cannot_hold_is_said_before_the_target_is_loaded(paceline: Call, target, tmp_path, settings, option):
+    head = save(target, tmp_path / "head", **settings)
+    result = paceline("export", str(head), "--to", "dflash", "--out", str(tmp_path / "out"), "--model", str(tmp_path / "none"), *option)
+    assert (result.code, "--without-markov" in result.err) == (2, True), result.err
+
+
 def test_a_folder_that_is_there_is_not_overwritten(paceline, target, tmp_path):
     head = save(target, tmp_path / "head", mask_token_id=3)
     before = files(head)
