@@ -33,8 +33,10 @@ class Plan:
             raise InvalidRequest(f"on_bad_line is {self.on_bad_line!r}; it must be stop or skip")
         if self.hub and self.settings.prompts is not None:
             raise InvalidRequest("--hub and --prompts both say where the problems come from; give one of them")
-        if self.settings.repeat != 1 or self.settings.peers:
-            raise InvalidRequest("an evaluation decodes each problem once, with methods of Paceline only; leave repeat and peers out")
+        if self.settings.repeat != 1 or self.settings.peers or self.settings.batch_by_task:
+            raise InvalidRequest(
+                "an evaluation decodes each problem of one task once, with methods of Paceline; leave repeat, peers and batch_by_task out"
+            )
 
     @property
     def kind(self) -> Task:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ..bench.report import Report
 from ..errors import PacelineError
+from ..report.figures import COLOURS, empty
 
 
 def show(report: Report, console: Console) -> None:
@@ -54,17 +55,12 @@ def plot(report: Report, file: Path) -> None:
 
     Raises PacelineError without matplotlib, or where the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PacelineError("a plot needs matplotlib; pip install 'paceline[bench]'") from None
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = empty(10, 4, columns=2)
     anchor, (low, high) = report["anchor"], report["anchor"]["interval"]
     left.axhspan(low, high, alpha=0.15, color="gray", lw=0)
     left.axhline(anchor["accuracy"], color="gray", lw=1, label=f"{anchor['run']}, 95% interval")
     right.axhline(anchor["tokens_per_round"], color="gray", lw=1, label=anchor["run"])
-    for kind, colour, marker in (("method", "C0", "o"), ("control", "C1", "s")):
+    for kind, colour, marker in (("method", COLOURS[0], "o"), ("control", COLOURS[1], "s")):
         lines = [p[kind] for p in report["points"] if p[kind] is not None]
         label = report["method"] if kind == "method" else "control, by lot"
         _curve(left, right, lines, label=label, color=colour, marker=marker)

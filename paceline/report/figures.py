@@ -46,19 +46,20 @@ def save(made: Mapping[str, Figure], folder: Path, kinds: Sequence[str] = ("png"
         raise PacelineError(f"the figures cannot be written to {folder} ({error.strerror}); make room, or name another folder") from None
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Any]:
+def empty(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
+    """A figure of so many inches, and its axes side by side. Raises PacelineError if there is no matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise PacelineError("figures need matplotlib; pip install 'paceline[bench]'") from None
     made = Figure(figsize=(width, height), layout="constrained")
-    return made, made.subplots()
+    return made, made.subplots(1, columns)
 
 
 def _speedup(bench: Bench) -> Figure:
     """Pooled speed-up over plain decoding, with the interval of the median over prompts."""
     chosen = [r for r in runs(bench) if r.get("speedup_vs_none") is not None][::-1]
-    made, axes = _figure(7, 1 + 0.38 * len(chosen))
+    made, axes = empty(7, 1 + 0.38 * len(chosen))
     for place, run in enumerate(chosen):
         colour = "#999999" if run.get("rule") is None or is_base(run) else COLOURS[0 if run["lossless"] else 4]
         axes.barh(place, run["speedup_vs_none"], color=colour, height=0.62)
@@ -73,7 +74,7 @@ def _speedup(bench: Bench) -> Figure:
 
 def _acceptance(bench: Bench) -> Figure:
     """Share of rounds that keep at least so many drafted tokens."""
-    made, axes = _figure(6, 3.4)
+    made, axes = empty(6, 3.4)
     for colour, run in zip(COLOURS * 9, (r for r in runs(bench) if r.get("acceptance_by_depth")), strict=False):
         shares = run["acceptance_by_depth"]
         axes.plot(range(1, len(shares) + 1), shares, marker="o", ms=3.5, lw=1.3, color=colour, label=run["run"])
@@ -86,7 +87,7 @@ def _acceptance(bench: Bench) -> Figure:
 def _time(bench: Bench) -> Figure:
     """Where the time goes."""
     chosen = runs(bench)[::-1]
-    made, axes = _figure(7, 1 + 0.34 * len(chosen))
+    made, axes = empty(7, 1 + 0.34 * len(chosen))
     left = [0.0] * len(chosen)
     for colour, part in zip((COLOURS[0], COLOURS[1], "#999999"), _SHARES, strict=True):
         shares = [r["time_share"][part] for r in chosen]
@@ -100,7 +101,7 @@ def _time(bench: Bench) -> Figure:
 
 def _cost(curves: Mapping[str, Mapping[int, float]]) -> Figure:
     """Milliseconds of a forward by its nodes, for each batch size."""
-    made, axes = _figure(6, 3.4)
+    made, axes = empty(6, 3.4)
     for colour, (batch, curve) in zip(COLOURS * 9, curves.items(), strict=False):
         points = sorted(curve.items())
         axes.plot([n for n, _ in points], [1000 * s for _, s in points], marker="o", ms=3.5, lw=1.3, color=colour, label=f"batch {batch}")

@@ -47,9 +47,9 @@ def test_other_evaluations_have_other_fingerprints(other: Plan) -> None:
     assert plan().fingerprint(PROBLEMS) == plan().fingerprint(PROBLEMS) != plan().fingerprint(PROBLEMS[:1])
 
 
-def test_peers_and_repeats_have_no_place_here() -> None:
-    for settings in ({"peers": ("transformers",)}, {"repeat": 2}):
-        with pytest.raises(InvalidRequest, match="leave repeat and peers out"):
+def test_peers_repeats_and_tasks_have_no_place_here() -> None:
+    for settings in ({"peers": ("transformers",)}, {"repeat": 2}, {"batch_by_task": True, "batch_size": 4}):
+        with pytest.raises(InvalidRequest, match="leave repeat, peers and batch_by_task out"):
             plan(**settings)
 
 
