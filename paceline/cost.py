@@ -67,7 +67,7 @@ class LiveCost:
     def __init__(self, curve: CostCurve, plain: int = 1) -> None:
         self.curve, self._plain, self._seen, self._drafted = curve, plain, 0, 0
         self.plain_rounds = 0  # that the curve has followed
-        self.since_plain = 0  # rounds since one was plain
+        self.since_plain = math.inf  # rounds since one was plain
 
     def __call__(self, nodes: int) -> float:
         return self.curve(nodes)

@@ -5,26 +5,18 @@ from __future__ import annotations
 import math
 
 TOLERANCE = 0.008  # how much slower than plain decoding the recent past may be, in the long run
-CREDIT = 1.0  # plain rounds that may be lost at the beginning, before anything is known
-LEAST, MOST, PART = 0.25, 2.0, 0.25  # later the same is a part of what earlier requests have gained, within bounds
+CREDIT = 2.0  # plain rounds that a request may lose at its beginning: a draft of a draft model takes more than one, and may be unlucky
 _FADES, _RECENT, _FOLLOW = 0.99, 0.95, 0.1  # per round
 _FIRST = 4.0  # plain rounds that the first belief, no speed-up, counts as
-
-
-def credit(gained: float | None) -> float:
-    """Plain rounds that a request may lose at its beginning, if earlier ones have gained so many; None if there were none.
-
-    A draft of a draft model takes more than a plain round: with less, one bad draft would forbid the next for half of the answer."""
-    return CREDIT if gained is None else min(max(PART * gained, LEAST), MOST)
 
 
 class Account:
     """Sums over the rounds so far. Older ones fade, so that a disturbance of the machine is forgotten."""
 
-    def __init__(self, plain: float, credit: float = CREDIT) -> None:
+    def __init__(self, plain: float) -> None:
         self.spent = self.plain = 0.0  # seconds, and those of plain decoding
         self.total_spent = self.total_plain = 0.0  # without fading
-        self._credit = credit * plain
+        self._credit = CREDIT * plain
         self._noise = self._drafted = 0.0  # mean square of what plain rounds took beyond what was expected; rounds with drafts
         self._recent = [_FIRST * plain, _FIRST * plain]
 

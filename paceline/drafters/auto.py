@@ -22,11 +22,11 @@ from typing import Any
 from ..cost import FAR, LiveCost, LiveCosts
 from ..draft import Draft, Siblings
 from ..sequence import Sequence as Request
-from .account import Account, credit
+from .account import Account
 from .claims import judged, with_claims
 from .earlier import Earlier
 from .part import Part
-from .pool import Pool, root_only
+from .pool import Pool, promised_by, root_only
 from .requests import Requests
 
 BUDGET = 32  # most nodes of a sequence's tree
@@ -35,7 +35,7 @@ OPENING = 2  # plain rounds at the very beginning, since the price of a plain ro
 SURE, BACK = 1.0, 0.5  # tokens beyond its price that a free draft must promise while a loss is made up; plus the loss, up to so much
 SOON, TAKEN = 0.25, 2.0  # reading must pay if only this part of the expected answer comes, by so many tokens a round
 USUAL = 8.0  # samples that make what a drafter adds usual: before, a request that differs says as much of the others
-LITTLE, UNTRIED = 0.05, 0.03  # of the expected answer's plain rounds may be spent on reading; and for a drafter of which nothing is known
+LITTLE = 0.05  # of the expected answer's plain rounds may be spent on reading
 CLEAR, STALE = 1.15, 64  # one round in so many is plain, above such a speed-up one in four times as many: the comparison rests on it
 
 
@@ -92,8 +92,7 @@ class AutoDrafter:
         self.drafters = tuple(p.drafter for p in parts)
         self.target_layer_ids = tuple(sorted({i for d in self.drafters for i in d.target_layer_ids}))
         self._costs, self._clock, self._earlier = costs, clock, earlier or Earlier()
-        known = costs.plain_rounds >= OPENING
-        self._account = Account(costs.of(1)(1), credit(self._earlier.gained if known else None))
+        self._account = Account(costs.of(1)(1))
         self._requests = Requests(self._earlier)
         self._open: list[_Asked] = []
         self._last: _Last | None = None
@@ -135,14 +134,11 @@ class AutoDrafter:
             cost.add(last.nodes, seconds - last.drafting)
         else:  # the target had less to do, so what the round took beyond an ordinary one is the price of its draft
             last.started.known.paid(batch, 0, max(0.0, seconds - cost(last.nodes)))
-        plain = cost(batch)
         if last.nodes == batch:
             self._account.add_plain(counted, last.drafting, expected, once=last.reading)
-            self._earlier.gain(-last.drafting / plain)
         else:
             tokens = sum(len(s.tokens) - n for s, n in zip(last.seqs, last.lengths, strict=True))
-            self._account.add(counted, tokens * plain / batch, once=min(last.reading, counted))
-            self._earlier.gain(tokens / batch - counted / plain)
+            self._account.add(counted, tokens * cost(batch) / batch, once=min(last.reading, counted))
 
     def _judge(self) -> None:
         """Compare open drafts with what came, once all that they claim can be decided."""
@@ -164,13 +160,15 @@ class AutoDrafter:
     def _draft(self, seqs: Sequence[Request]) -> list[Draft]:
         cost = self._costs.of(len(seqs))
         plain = cost(len(seqs))
-        rate = self._account.speedup * len(seqs) / plain  # tokens per second
+        rate = (
+            max(1.0, self._account.speedup) * len(seqs) / plain
+        )  # tokens per second: time is worth at least what plain decoding makes of it
         pool = Pool(seqs, self.budget, cost, rate)
         dear = []
         for part in self.parts:
             if part.known.seconds and part.known.price(len(seqs)) <= FREE * plain and not part.starts:
                 part.rounds += 1
-                pool.add(self._ask(part, seqs, range(len(seqs))))
+                pool.add(self._ask(part, seqs, range(len(seqs)))[0])
             else:
                 dear.append(part)
         debt = max(0.0, -self._account.slack) / plain
@@ -181,7 +179,7 @@ class AutoDrafter:
         return pool.best()
 
     def _must_be_plain(self, cost: LiveCost) -> bool:
-        """Whether it is time to see what a plain round takes."""
+        """Whether it is time to see what a plain round takes: at the beginning, with a batch size that is new, and now and then."""
         unknown = self.rounds < OPENING and cost.plain_rounds < OPENING
         return unknown or cost.since_plain >= (STALE if self._account.speedup < CLEAR else 4 * STALE)
 
@@ -200,19 +198,20 @@ class AutoDrafter:
         if chosen is None:
             return
         before = pool.value()
-        pool.add(self._ask(chosen, seqs, members))
+        drafts, believed = self._ask(chosen, seqs, members)
+        pool.add(drafts)
         chosen.rounds += 1
         chosen.known.asked(on_trial=on_trial)
         gained = (pool.value() - before) / len(members)
         for i in members:
             is_usual = chosen.known.gain(promised[i]).weight >= USUAL
-            ratio = chosen.known.learn(promised[i], gained)
+            ratio = chosen.known.learn(promised[i], gained / believed[i])
             if is_usual:
                 self._requests.gain(chosen, seqs[i]).add(ratio)
 
     def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], rate: float) -> tuple[float, list[int]]:
         """For which sequences to ask this drafter, and what that promises beyond its price, in tokens."""
-        gains = [part.known.gain(promised[i]).value * self._requests.gain(part, seq).value for i, seq in enumerate(seqs)]
+        gains = [part.known.gain(promised[i]).value * self._requests.worth(part, seq) for i, seq in enumerate(seqs)]
         spare = max(0.0, self._account.slack)
         readable = [i for i, seq in enumerate(seqs) if self._may_read(part, seq, len(seqs), readers=len(seqs), spare=spare)]
         order = sorted(readable, key=lambda i: -gains[i])
@@ -235,8 +234,7 @@ class AutoDrafter:
         seconds = self._requests.to_read(part, seq)
         if not seconds:
             return True
-        share = LITTLE if part.known.tried else UNTRIED
-        allowed = share * self._requests.rest(seq) * self._costs.of(batch)(batch) + spare
+        allowed = LITTLE * self._requests.rest(seq) * self._costs.of(batch)(batch) + spare
         return seconds <= allowed / readers
 
     def _affords(self, part: Part, seqs: Sequence[Request]) -> bool:
@@ -244,8 +242,9 @@ class AutoDrafter:
         adds little."""
         return part.known.price(1) <= self._account.slack and self._may_read(part, seqs[0], len(seqs), readers=1)
 
-    def _ask(self, part: Part, seqs: Sequence[Request], members: Iterable[int]) -> dict[int, Draft]:
-        """Its drafts for some of the sequences, by their index, with claims that are to be believed."""
+    def _ask(self, part: Part, seqs: Sequence[Request], members: Iterable[int]) -> tuple[dict[int, Draft], dict[int, float]]:
+        """Its drafts for some of the sequences, by their index, with claims that are to be believed; and what part of its own claims
+        those are."""
         asked = list(members)
         behind = sum(self._requests.behind(part, seqs[i]) for i in asked)
         began = self._clock()
@@ -259,14 +258,15 @@ class AutoDrafter:
                 for i in asked:
                     self._requests.price(part, seqs[i]).add(min(seconds / usual, 3.0))
             part.known.paid(len(asked), behind, seconds)
-        believed = {}
+        believed, parts = {}, {}
         for i, draft in zip(asked, drafts, strict=True):
             seq = seqs[i]
             self._requests.has_read(part, seq)
             if len(draft.tree) > 1:
                 self._open.append(_Asked(part, seq, seq.prompt_length, len(seq.tokens), draft))
             believed[i] = self._requests.claims(part, seq).correct(draft)
-        return believed
+            parts[i] = promised_by(believed[i]) / promised_by(draft) if len(draft.tree) > 1 else 1.0
+        return believed, parts
 
     @property
     def report(self) -> dict[str, Any]:

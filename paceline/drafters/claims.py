@@ -42,6 +42,12 @@ class Claims:
         before = 1.0 if self.prior is None else self.prior.ratio(place)
         return (self.accepted[place] + _PRIOR * before) / (self.claimed[place] + _PRIOR)
 
+    @property
+    def held(self) -> float:
+        """Accepted over claimed of all nodes together."""
+        before = 1.0 if self.prior is None else self.prior.held
+        return (sum(self.accepted) + _PRIOR * before) / (sum(self.claimed) + _PRIOR)
+
     def add(self, judged: Sequence[tuple[float, bool]]) -> None:
         """Count what became of some nodes (see `judged`)."""
         for claim, came_true in judged:

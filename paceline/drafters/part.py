@@ -13,7 +13,8 @@ CONTEXTS = (0.3, 1.0, 2.5)  # accepted tokens that the drafts at hand promise al
 GUESS = (1.3, 1.0, 0.7, 0.3)  # tokens per round that a drafter is thought to add there until it has been tried
 GUESS_MODEL = (2.5, 2.2, 1.7, 0.5)  # the same of a draft model, by context: it was chosen for this target, and costs more than a round
 GUESS_WEIGHT = 2.0  # drafts that a guess counts as
-_SETTLED, _FOLLOW, _LONG = 30.0, 0.2, 16  # samples after which a mean follows at a steady pace; tokens that count as catching up
+_SETTLED, _FOLLOW = 30.0, 0.2  # samples after which a mean follows at a steady pace
+_LONG, _READ = 16, 1000  # tokens that count as catching up; that are remembered of it at most
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 256  # rounds
 _SHARED, _SURPRISE = 0.7, 3.0  # of what surprises in one context, for the others; more than so many times what was thought is luck
 MEASURED = (1, 2, 4, 8)  # sequences for which the price of a draft can be known beforehand
@@ -38,14 +39,16 @@ class Known:
     Args:
         seconds: of a draft, by the number of sequences; empty is unknown, and taken for nothing until it has been asked once.
         catch_up: seconds per token that it has not read yet, such as those of a prompt.
+        read: tokens that this figure rests on; as many as it says at first are a guess.
         claims: how far its claims are to be believed.
-        gains: tokens per round that it adds to the others' drafts, by context (see CONTEXTS).
+        gains: tokens per round that it claims to add to the others' drafts, by context (see CONTEXTS and `adds`).
         tried: whether anything has shown what it adds.
         idle, pause: rounds since it was asked, and rounds after which it is tried again.
     """
 
     seconds: dict[int, float] = field(default_factory=dict)
     catch_up: float = 0.0
+    read: int = 64
     claims: Claims = field(default_factory=Claims)
     gains: list[Mean] = field(default_factory=lambda: [Mean(guess, GUESS_WEIGHT) for guess in GUESS])
     tried: bool = False
@@ -88,26 +91,31 @@ class Known:
     def paid(self, count: int, behind: int, seconds: float) -> None:
         """It took so long."""
         if self.catches_up(count, behind):
-            extra = max(0.0, seconds - self.price(count)) / behind
-            self.catch_up = extra if self.catch_up == 0 else self.catch_up + _FOLLOW * (extra - self.catch_up)
+            extra, before = max(0.0, seconds - self.price(count)) / behind, self.read if self.catch_up else 0
+            self.catch_up += (extra - self.catch_up) * behind / (before + behind)
+            self.read = min(before + behind, _READ)
         elif known := self.seconds.get(count):
             self.seconds[count] += _FOLLOW * (min(seconds, 4 * known) - known)  # more was a pause of the machine
         else:
             self.seconds[count] = seconds
 
     def gain(self, promised: float) -> Mean:
-        """What it adds where the other drafts promise so many accepted tokens."""
+        """What it claims to add where the other drafts promise so many accepted tokens."""
         return self.gains[bisect_right(CONTEXTS, promised)]
 
-    def learn(self, promised: float, gained: float) -> float:
-        """It added so much where the others promised so much; returns how many times what was thought that is. A drafter that is better or
+    def adds(self, promised: float) -> float:
+        """What it really adds there: if claims come to nothing, those that were made before are worth no more."""
+        return self.gain(promised).value * self.claims.held
+
+    def learn(self, promised: float, claimed: float) -> float:
+        """It claims to add so much where the others promise so much; returns how many times the usual that is. A drafter that is better or
         worse than was thought in one context probably is in the others, too: those of which no more is known follow."""
         here, self.tried = self.gain(promised), True
-        ratio = min(gained / max(here.value, 0.05), _SURPRISE)
+        ratio = min(claimed / max(here.value, 0.05), _SURPRISE)
         for other in self.gains:
             if other is not here and other.weight <= here.weight:
                 other.value *= 1 + _SHARED * (ratio - 1) / (here.weight + 1)
-        here.add(gained)
+        here.add(claimed)
         return ratio
 
     def rest(self) -> None:
@@ -141,7 +149,7 @@ class Part:
     @property
     def report(self) -> dict[str, object]:
         """How often it was asked, seconds of a draft, and what it adds by context."""
-        return {"rounds": self.rounds, "seconds": self.known.price(1), "gain": [gain.value for gain in self.known.gains]}
+        return {"rounds": self.rounds, "seconds": self.known.price(1), "gain": [self.known.adds(promised) for promised in (0.0, *CONTEXTS)]}
 
     def worth(self, plain: float) -> str:
         """What it costs and adds, for people; `plain` are the seconds of a plain round."""
@@ -149,5 +157,5 @@ class Part:
         told = f"{self.name}: {1000 * price:.1f} ms a draft, {price / plain:.2f} plain rounds"
         if not self.known.tried:
             return f"{told}; so cheap that it is always asked"
-        little, *_, much = (gain.value for gain in self.known.gains)
+        little, much = self.known.adds(0.0), self.known.adds(CONTEXTS[-1])
         return f"{told}; it adds {little:.2f} tokens a round where other drafts promise little, {much:.2f} where they promise much"

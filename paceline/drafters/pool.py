@@ -39,7 +39,7 @@ class Pool:
 
     def promised(self) -> list[float]:
         """Accepted tokens that each sequence's draft promises."""
-        return [sum(map(math.exp, _scores(d)[1:])) for d in self._drafts()]
+        return list(map(promised_by, self._drafts()))
 
     def value(self) -> float:
         """Tokens that the best part of all drafts promises, less what its nodes cost."""
@@ -72,6 +72,11 @@ def shared_out(draft: Draft) -> Draft:
         probs.append(prob)
         left.append(prob)
     return replace(draft, scores=tuple(math.log(p) for p in probs))
+
+
+def promised_by(draft: Draft) -> float:
+    """Accepted tokens that a draft promises."""
+    return sum(map(math.exp, _scores(draft)[1:]))
 
 
 def root_only(seq: Request) -> Draft:

@@ -41,6 +41,10 @@ class Requests:
     def gain(self, part: Part, seq: Request) -> Mean:
         return self._of(seq).gain.setdefault(part.name, Mean(1.0, 4.0))
 
+    def worth(self, part: Part, seq: Request) -> float:
+        """What a token that it usually claims to add is worth here: how much more or less it claims, times how much of that comes true."""
+        return self.gain(part, seq).value * self.claims(part, seq).held
+
     def price(self, part: Part, seq: Request) -> Mean:
         return self._of(seq).price.setdefault(part.name, Mean(1.0, 4.0))
 

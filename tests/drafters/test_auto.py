@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
 
 from paceline import engine
 from paceline.cost import CostCurve, LiveCosts
-from paceline.drafters.auto import OPENING, STALE, AutoDrafter
+from paceline.drafters.auto import OPENING, AutoDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.part import Known, Part
 from paceline.rules.match import match
@@ -109,19 +108,9 @@ def test_however_large_a_loss_a_free_draft_that_promises_enough_is_verified(dept
     auto = AutoDrafter([Part("a", world.right(1.0, claims=0.9, depth=depth), Known({1: 0.0}))], LiveCosts({1: FLAT}), clock=world.clock)
     seq = Request(list(world.texts[0].tokens[:PROMPT]), SamplingParams(max_new_tokens=50))
     seq.slot = 0
-    auto._costs.of(1).plain_rounds = OPENING
+    auto._costs.of(1).plain_rounds, auto._costs.of(1).since_plain = OPENING, 0
     auto._account.spent += 10.0
     assert (len(auto.propose([seq])[0].tree) > 1) == drafts
-
-
-@pytest.mark.parametrize("slower", [0.8, 1.3])
-def test_what_a_plain_round_takes_is_known_before_anything_is_compared_with_it(slower):
-    world = World(CostCurve((1, 8), (slower, slower)), texts=[text(OPENING + 2)])
-    auto = AutoDrafter([Part("a", world.right(0.9), Known({1: 0.0}))], LiveCosts({1: FLAT}), clock=world.clock)
-    world.follow(auto)
-    sizes = [len(row[0]) for row in world.trees[: OPENING + 1]]
-    assert [size > 1 for size in sizes] == [False] * OPENING + [True], f"trees of {sizes} nodes"
-    assert auto._costs.of(1)(1) == pytest.approx(slower, rel=0.12), f"{auto._costs.of(1)(1):.2f} s for {slower} s"
 
 
 def later(world: World, before: AutoDrafter, *drafters: Right) -> None:
@@ -140,15 +129,14 @@ def test_a_short_later_request_drafts_from_its_first_round(seconds):
     assert world.clock.now <= 1.02 * alone.clock.now, f"{world.clock.now:.1f} s, and {alone.clock.now:.1f} s with the drafter alone"
 
 
-@pytest.mark.parametrize("first", [0.9, 0.0])
-def test_where_earlier_requests_have_gained_an_unlucky_beginning_is_no_reason_to_stop(first):
-    before = with_model(World(texts=[text(150)]), first, 0.3)
+def test_an_unlucky_beginning_is_no_reason_to_stop():
+    before = with_model(World(texts=[text(150)]), 0.9, 0.3)
     alone, world = (World(texts=[text(60, 1)]) for _ in range(2))
     unlucky = [w.right(lambda place: 0.9 if place > PROMPT + 2 else 0.0, seconds=0.3) for w in (alone, world)]
     alone.follow(unlucky[0])
     later(world, before, unlucky[1])
     ratio = world.clock.now / alone.clock.now
-    assert (ratio <= 1.05) == (first > 0), f"{ratio:.2f} times the seconds of the draft model alone"
+    assert ratio <= 1.05, f"{ratio:.2f} times the seconds of the draft model alone"
 
 
 def test_what_an_earlier_request_found_useless_is_not_tried_at_once_again():
@@ -169,14 +157,6 @@ def test_if_the_target_has_become_quicker_since_a_later_request_loses_little(see
     world = World(CostCurve((1, 8), (0.35, 0.35)), texts=[text(300, seed)])
     later(world, before, world.right(0.6, seconds=0.7))
     assert world.slowdown <= 1.03, f"{world.slowdown:.3f} times the seconds of plain decoding"
-
-
-def test_now_and_then_a_round_is_plain_however_well_drafting_goes():
-    world = World(texts=[text(2000)])
-    world.run(world.right(0.9))
-    plain = [i for i, row in enumerate(world.trees) if len(row[0]) == 1]
-    assert len(plain) > OPENING
-    assert max(b - a for a, b in itertools.pairwise(plain)) <= 4 * STALE + 1, f"plain were {plain}"
 
 
 def test_of_two_drafters_of_one_price_the_better_is_asked():

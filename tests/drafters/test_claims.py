@@ -7,7 +7,7 @@ import math
 import pytest
 
 from paceline.draft import Draft
-from paceline.drafters.account import Account
+from paceline.drafters.account import CREDIT, Account
 from paceline.drafters.claims import Claims, judged, outcomes, with_claims
 from paceline.drafters.part import Known, Mean
 from paceline.drafters.pool import shared_out
@@ -89,6 +89,18 @@ def test_a_drafter_that_claims_nothing_is_given_claims_by_place():
     assert probs(with_claims(Draft(TREE))) == [0.7, 0.49, 0.343, 0.21, 0.147]
 
 
+def test_claims_that_came_to_nothing_make_all_others_worth_less():
+    """Also those in stretches of which nothing was seen, and those of a text for as long as it says nothing itself."""
+    known = Claims()
+    own = Claims(known)
+    assert known.held == own.held == 1.0
+    known.add([(0.9, False)] * 8)
+    assert known.held == pytest.approx(4.0 / 11.2)
+    assert own.held == pytest.approx(known.held)
+    own.add([(0.5, True)] * 8)
+    assert known.held < 1.0 < own.held
+
+
 def test_siblings_share_out_what_their_parent_claims():
     tree = Tree((9, 1, 2, 3), (-1, 0, 0, 2))
     draft = shared_out(Draft(tree, scores=(0.0, math.log(0.8), math.log(0.6), math.log(0.3))))
@@ -97,8 +109,8 @@ def test_siblings_share_out_what_their_parent_claims():
 
 def test_losses_are_allowed_up_to_the_credit_and_forgotten():
     account = Account(1.0)
-    account.add(2.5, 1.0)
-    assert account.slack < 0, f"slack {account.slack:.2f} s after a loss of 1.5 plain rounds"
+    account.add(1.0 + CREDIT + 0.5, 1.0)
+    assert account.slack < 0, f"slack {account.slack:.2f} s after a loss of {CREDIT + 0.5} plain rounds"
     for _ in range(200):
         account.add(1.0, 1.0)
     assert account.slack > 0, f"slack {account.slack:.2f} s after 200 plain rounds"
@@ -119,6 +131,15 @@ def test_a_pause_does_not_make_a_drafter_dear_for_good():
     known = Known({1: 1.0})
     known.paid(1, 1, 1000.0)
     assert known.price(1) == pytest.approx(1.6)
+
+
+def test_what_reading_costs_is_measured_by_the_tokens_that_were_read():
+    known = Known({1: 0.5}, catch_up=0.005)
+    known.paid(1, 192, 0.5 + 192 * 0.001)
+    assert known.catch_up == pytest.approx((64 * 0.005 + 192 * 0.001) / 256), "the guess counts as 64 tokens"
+    for _ in range(20):
+        known.paid(1, 500, 0.5 + 500 * 0.002)
+    assert known.catch_up == pytest.approx(0.002, rel=0.01), "older readings are forgotten"
 
 
 def test_what_is_recorded_is_what_is_known_later():

@@ -32,13 +32,3 @@ def test_the_oldest_are_forgotten() -> None:
     for _ in range(40):
         earlier.begin().tokens = 5
     assert earlier.rest(Answer(), 1000) == 5
-
-
-def test_what_was_gained_long_ago_is_forgotten() -> None:
-    earlier = Earlier()
-    for _ in range(30):
-        earlier.gain(1.0)
-    assert earlier.gained == pytest.approx(26.0, abs=0.1)
-    for _ in range(300):
-        earlier.gain(-0.1)
-    assert earlier.gained < 0
