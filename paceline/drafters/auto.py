@@ -36,6 +36,7 @@ SURE, BACK = 1.0, 0.5  # tokens beyond its price that a free draft must promise 
 SOON, TAKEN = 0.25, 2.0  # reading must pay if only this part of the expected answer comes, by so many tokens a round
 USUAL = 8.0  # samples that make what a drafter adds usual: before, a request that differs says as much of the others
 LITTLE = 0.05  # of the expected answer's plain rounds may be spent on reading
+_NOTHING = 1e-12  # what a draft claims at least
 CLEAR, STALE = 1.15, 64  # one round in so many is plain, above such a speed-up one in four times as many: the comparison rests on it
 
 
@@ -160,9 +161,7 @@ class AutoDrafter:
     def _draft(self, seqs: Sequence[Request]) -> list[Draft]:
         cost = self._costs.of(len(seqs))
         plain = cost(len(seqs))
-        rate = (
-            max(1.0, self._account.speedup) * len(seqs) / plain
-        )  # tokens per second: time is worth at least what plain decoding makes of it
+        rate = max(1.0, self._account.speedup) * len(seqs) / plain  # tokens per second, of plain decoding at least
         pool = Pool(seqs, self.budget, cost, rate)
         dear = []
         for part in self.parts:
@@ -265,7 +264,7 @@ class AutoDrafter:
             if len(draft.tree) > 1:
                 self._open.append(_Asked(part, seq, seq.prompt_length, len(seq.tokens), draft))
             believed[i] = self._requests.claims(part, seq).correct(draft)
-            parts[i] = promised_by(believed[i]) / promised_by(draft) if len(draft.tree) > 1 else 1.0
+            parts[i] = promised_by(believed[i]) / max(promised_by(draft), _NOTHING) if len(draft.tree) > 1 else 1.0
         return believed, parts
 
     @property
