@@ -87,6 +87,11 @@ class Target(Protocol):
         """
         ...
 
+    def multiply(self, rows: int, layer: int) -> torch.Tensor:
+        """So many rows times each linear weight of decoder layer `layer` (modulo their number), which is what most of a forward consists
+        of: for timing. Returns a number of each product, so that one can wait for them; none where there are no such weights."""
+        ...
+
 
 class LayeredTarget(Target, Protocol):
     """A target that can also be run a few layers at a time, so that it can draft for itself."""

@@ -91,6 +91,13 @@ class HFTarget:
         """(sum of N, V) logits of all nodes, by the part of a forward that head starts have left over."""
         return self.runner.rest(trees, slots, head_starts)
 
+    @torch.inference_mode()
+    def multiply(self, rows: int, layer: int) -> torch.Tensor:
+        """See `Target.multiply`."""
+        linears = dict.fromkeys(_linears(self.decoder_layers[layer % self.num_layers]))  # joined ones stand in several places
+        ones = {n: torch.ones(1, rows, n, dtype=self.dtype, device=self.device) for n in {each.in_features for each in linears}}
+        return torch.stack([linear(ones[linear.in_features])[0, 0, 0] for linear in linears]) if linears else torch.empty(0)
+
     @property
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = self.model.dtype
@@ -244,3 +251,12 @@ def _decoder_layers(model: Any, count: int) -> nn.ModuleList:
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
     raise UnsupportedModel(f"{type(model).__name__} has no list of {count} decoder layers")
+
+
+def _linears(module: nn.Module) -> Iterator[Any]:
+    """The linear layers below a module, whatever form their weights have."""
+    for child in module.children():
+        if hasattr(child, "in_features"):
+            yield child
+        else:
+            yield from _linears(child)

@@ -3,6 +3,7 @@ asked wherever decoding would ask them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +19,10 @@ BATCH = 24
 
 @dataclass
 class Count:
-    """Drafted tokens that each round kept, by text, and all nodes."""
+    """Drafted tokens that each round kept, by text, and how many rounds had so many nodes."""
 
     kept: list[list[int]] = field(default_factory=list)
-    nodes: int = 0
+    nodes: Counter[int] = field(default_factory=Counter)
 
     @property
     def rounds(self) -> int:
@@ -34,6 +35,10 @@ class Count:
     @property
     def mean_acceptance_length(self) -> float:
         return self.tokens / self.rounds if self.rounds else 1.0
+
+    @property
+    def nodes_per_round(self) -> float:
+        return sum(self.nodes.elements()) / max(self.nodes.total(), 1)
 
 
 def answers(
@@ -89,5 +94,5 @@ def counted(
     count, place = Count([[] for _ in texts]), {id(text): i for i, text in enumerate(texts)}
     for text, round_ in replay(drafter, texts, len(texts), layer_ids=layer_ids, first_slot=first_slot, after=after):
         count.kept[place[id(text)]].append(round_.num_accepted)
-        count.nodes += len(round_.draft.tree)
+        count.nodes[len(round_.draft.tree)] += 1
     return count

@@ -23,7 +23,7 @@ from .policies import Clock, Fixed, Price, Remembered, price
 from .profile import Profile, Tuned, machine
 from .replay import Count, answers, counted
 
-BUDGETS = (4, 8, 16, 32)
+BUDGETS = (4, 6, 8, 12, 16, 32)
 BATCHES = {1: SIZES, 4: (1, 2, 4, 8), 8: (1, 2, 4, 8)}  # batch size -> nodes of each sequence that are timed
 Tell = Callable[[str, int, int], Any]  # hears what is being done, how far it is and how far it has to go
 
@@ -116,8 +116,7 @@ def _candidates(
 
 def _line(method: str, budget: int, count: Count, prices: Sequence[Price], cost: Mapping[int, CostCurve]) -> Line:
     drafting = {batch: sum(p(batch) for p in prices) for batch in cost}
-    nodes = count.nodes / max(count.rounds, 1)
-    return choose.line(method, budget, length=count.mean_acceptance_length, nodes=nodes, drafting=drafting, cost=cost)
+    return choose.line(method, budget, length=count.mean_acceptance_length, nodes=count.nodes, drafting=drafting, cost=cost)
 
 
 def _adaptive(
@@ -139,7 +138,7 @@ def _adaptive(
     seconds = max(clock.now - began, 1e-9)
     figures = {
         "mean_acceptance_length": count.mean_acceptance_length,
-        "nodes_per_round": count.nodes / max(count.rounds, 1),
+        "nodes_per_round": count.nodes_per_round,
         "tokens_per_second": count.tokens / seconds,
         "speedup": count.tokens * cost[1](1) / seconds,
     }

@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ..bench import environment
+from ..cost import SIZES
 from .run import Tuning
 
 Report = dict[str, Any]
 FORMULAS = {
     "mean acceptance length": "1 + accepted draft tokens / rounds, by a replay over the target's own greedy text",
-    "expected tokens/s": "B x mean acceptance length / (seconds of a forward over B x nodes + seconds of drafting), the prompt left out",
+    "expected tokens/s": "B x mean acceptance length / (mean seconds of a forward over B drafts + those of drafting), the prompt left out",
     "speed-up": "expected tokens/s / that of plain decoding at the same batch size",
 }
 
@@ -59,7 +60,8 @@ def _costs(cost: Report) -> Table:
     table = Table("batch", "nodes: seconds relative to the first (ms of the first)", box=None)
     for batch, curve in cost.items():
         one = curve["seconds"][0]
-        steps = " ".join(f"{n}: {s / one:.2f}" for n, s in zip(curve["nodes"], curve["seconds"], strict=True))
+        shown = [int(batch) * n for n in SIZES]
+        steps = " ".join(f"{n}: {s / one:.2f}" for n, s in zip(curve["nodes"], curve["seconds"], strict=True) if n in shown)
         table.add_row(batch, f"{steps} ({1000 * one:.1f} ms)")
     return table
 

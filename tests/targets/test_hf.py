@@ -13,6 +13,8 @@ import torch
 
 from paceline.targets import hf
 from paceline.targets.hf import HFTarget
+from paceline.targets.join import join_linears
+from paceline.targets.pack import pack
 from paceline.tree import Tree
 
 from .. import tiny
@@ -201,3 +203,18 @@ def test_without_named_layers_there_are_no_features():
     target = tiny.target()
     slot = target.cache.open()
     assert (target.prefill([slot], [[1, 2]]), target.verify([TREE], [slot]).features) == (None, None)
+
+
+def test_products_are_those_of_one_layer_each_with_all_rows():
+    target, seen = HFTarget(tiny.build(tiny.config("llama"))), []
+    for name, module in target.model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(lambda m, given, out, name=name: seen.append((name, given[0].shape[:-1].numel())))
+    assert len(target.multiply(3, target.num_layers + 1)) == len(seen) == 7
+    assert all(".layers.1." in name and rows == 3 for name, rows in seen)
+
+
+def test_products_of_packed_layers_are_those_that_are_left():
+    """Queries, keys and values are one product then, gate and up another."""
+    model = pack(join_linears(tiny.build(tiny.config("llama"))), torch.float32)
+    assert len(HFTarget(model).multiply(2, 0)) == 4
