@@ -32,6 +32,7 @@ _CONTEXT, _SHORT = 128, 16  # tokens before the nodes
 _REPEATS, _ENOUGH = 5, 1.0  # how often; seconds after which no further repeat begins
 FAR = 2.0  # a round that took so many times what was expected says no more than that it was slow
 _ANCHOR, _FOLLOW = 0.25, 0.1  # how fast a live curve follows plain rounds, and others
+_DRIFT, _ADRIFT = 0.3, 1.3  # how fast a mean of how far off they are follows, and beyond which factor plain rounds have changed too
 _NEAR = 2.0  # doublings of a size beyond which a round with drafts says little
 _EXACT, _STEP = 64, 8  # nodes up to which a live curve has a point for each number, and for how many one beyond
 
@@ -71,7 +72,8 @@ class LiveCost:
     def __init__(self, curve: CostCurve, plain: int = 1) -> None:
         self.curve, self._plain, self._seen, self._drafted = curve, plain, 0, 0
         self.plain_rounds = 0  # that the curve has followed
-        self.since_plain = math.inf  # rounds since one was plain
+        self.since_plain = math.inf  # rounds since one was plain; infinite too where rounds with drafts say that the machine has changed
+        self._off = 0.0  # how far recent ones were off, as a logarithm
 
     def __call__(self, nodes: int) -> float:
         return self.curve(nodes)
@@ -86,6 +88,9 @@ class LiveCost:
         off = math.log(max(seconds, 1e-9) / self.curve(nodes))
         off = min(max(off, -math.log(FAR)), math.log(FAR))
         anchor = nodes == self._plain
+        self._off = 0.0 if anchor else self._off + _DRIFT * (off - self._off)
+        if abs(self._off) > math.log(_ADRIFT):
+            self.since_plain = math.inf
         self.plain_rounds += anchor
         self._drafted += not anchor
         follow = max(_ANCHOR if anchor else _FOLLOW, 1 / (1 + self._seen))

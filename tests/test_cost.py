@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from functools import partial
 
 import pytest
@@ -94,6 +95,17 @@ def test_a_pause_counts_as_a_slow_round_only():
     paused.add(1, 1000.0)
     slow.add(1, FAR)
     assert paused.curve == slow.curve
+
+
+def test_if_rounds_with_drafts_are_far_off_it_is_time_for_a_plain_one():
+    """The machine has changed, and what is compared with is old."""
+    cost = LiveCost(CostCurve((1, 8), (1.0, 1.0)))
+    cost.begin(1)
+    cost.add(1, 1.0)
+    for seconds, since in ((1.1, 1), (0.9, 2), (0.4, 3), (0.4, math.inf)):
+        cost.begin(8)
+        cost.add(8, seconds)
+        assert cost.since_plain == since, f"after {seconds} s"
 
 
 def test_a_quick_curve_takes_no_longer_than_it_may():

@@ -184,8 +184,8 @@ class AutoDrafter:
 
     def _ask_dear(self, parts: Sequence[Part], seqs: Sequence[Request], pool: Pool) -> None:
         """Ask at most one drafter that costs something: the one that promises most beyond its price, or one that is due for a trial."""
-        promised = pool.promised()
-        plans = [(*self._plan(part, seqs, promised, pool.rate), part) for part in parts]
+        promised, before = pool.promised(), pool.value()
+        plans = [(*self._plan(part, seqs, promised, before, pool.rate), part) for part in parts]
         net, members, chosen = max(plans, key=lambda plan: plan[0], default=(0.0, [], None))
         on_trial = net <= 0
         if on_trial:
@@ -196,7 +196,8 @@ class AutoDrafter:
         self._chosen = chosen
         if chosen is None:
             return
-        before = pool.value()
+        if chosen.steps is not None:
+            chosen.steps.limit(pool.cost, pool.rate, asked=len(members), sequences=len(seqs))
         drafts, believed = self._ask(chosen, seqs, members)
         pool.add(drafts)
         chosen.rounds += 1
@@ -208,8 +209,10 @@ class AutoDrafter:
             if is_usual:
                 self._requests.gain(chosen, seqs[i]).add(ratio)
 
-    def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], rate: float) -> tuple[float, list[int]]:
-        """For which sequences to ask this drafter, and what that promises beyond its price, in tokens."""
+    def _plan(self, part: Part, seqs: Sequence[Request], promised: Sequence[float], at_hand: float, rate: float) -> tuple[float, list[int]]:
+        """For which sequences to ask this drafter, and what that promises beyond its price, in tokens. Time is worth what rounds bring at
+        the moment, but no more than this one would: where a drafter has just been lucky, plain rounds are no faster for it."""
+        plain = self._costs.of(len(seqs))(len(seqs))
         gains = [part.known.gain(promised[i]).value * self._requests.worth(part, seq) for i, seq in enumerate(seqs)]
         spare = max(0.0, self._account.slack)
         readable = [i for i, seq in enumerate(seqs) if self._may_read(part, seq, len(seqs), readers=len(seqs), spare=spare)]
@@ -218,7 +221,9 @@ class AutoDrafter:
         for count, i in enumerate(order, 1):
             total, reading = total + gains[i], reading + self._spread(part, seqs[i])
             dear = max(dear, self._requests.price(part, seqs[i]).value)  # one forward drafts for all, and ends with the last of them
-            net = total - rate * (part.known.price(count) * dear + reading)
+            seconds = part.known.price(count) * dear + reading
+            reached = (len(seqs) + at_hand + total) / (plain + seconds)
+            net = total - seconds * max(len(seqs) / plain, min(rate, reached))
             if net > best:
                 best, members = net, order[:count]
         return best, members

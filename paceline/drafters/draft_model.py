@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -38,12 +38,15 @@ class _State:
     scratch: Tree | None = None
 
 
+GoesOn = Callable[[Sequence[float], float], bool]  # log-probabilities of all paths and of the likeliest new one: whether to run once more
+
+
 class BestFirstGrowth(Growth):
     """Runs the `width` likeliest new nodes at a time, and keeps the likeliest `budget` nodes."""
 
-    def __init__(self, seq: Request, fed: list[int], depth: int, *, budget: int, width: int, stop_below: float) -> None:
+    def __init__(self, seq: Request, fed: list[int], depth: int, *, budget: int, width: int, goes_on: GoesOn) -> None:
         super().__init__(seq, fed, depth)
-        self.budget, self.width, self.stop_below = budget, width, stop_below
+        self.budget, self.width, self.goes_on = budget, width, goes_on
         self.scores, self.depths = [0.0], [0]  # log-probability of the path
 
     def expand(self, rows: torch.Tensor) -> None:
@@ -64,7 +67,7 @@ class BestFirstGrowth(Growth):
         ]
         new.sort(key=lambda n: -self.scores[n])
         reached = self.depths[new[0]] if new else self.depth
-        if reached >= self.depth or math.exp(self.scores[new[0]]) < self.stop_below:
+        if reached >= self.depth or not self.goes_on(self.scores, self.scores[new[0]]):
             self.running = []
         else:
             floor = sorted(self.scores, reverse=True)[: self.budget][-1] if len(self.scores) > self.budget else -math.inf
@@ -98,7 +101,7 @@ class DraftModelDrafter:
         num_speculative_tokens: depth of the draft, if no shape says it.
         budget: nodes of the grown tree, the root included; with `width` 1 the tree is a chain.
         width: draft nodes per forward, and children per node, of the grown tree.
-        stop_below: no further forward for the grown tree once its likeliest path has a smaller probability.
+        stop_below: no further forward for the grown tree once its likeliest path has a smaller probability, unless `goes_on` is set.
         context: how many of the last tokens it reads at most; None is half of what it can hold. Whenever that is not enough it starts
             again with the last of them, so that its own context may be shorter than the target's.
         siblings: how children are chosen, as the rule needs it. Drawn ones follow the request's own settings. A greedy request has
@@ -129,6 +132,7 @@ class DraftModelDrafter:
         self.budget = len(self.shape) if self.shape else budget
         self.width, self.stop_below = width, stop_below
         self.context = min(context or 1 << 30, model.max_length // 2 if model.max_length else 1 << 30)
+        self.goes_on: GoesOn | None = None  # decides instead of `stop_below`, for who knows what forwards cost
         self._states: dict[int, _State] = {}  # by the target's slot
         weakref.finalize(self, _free, model.cache, self._states)  # its slots end with it
 
@@ -170,8 +174,12 @@ class DraftModelDrafter:
             state.tokens += fed[:-1]
             fed = fed[-1:]
         if self.shape is None:
-            return BestFirstGrowth(seq, fed, depth, budget=self.budget, width=self.width, stop_below=self.stop_below)
+            goes_on = self.goes_on or self._is_likely
+            return BestFirstGrowth(seq, fed, depth, budget=self.budget, width=self.width, goes_on=goes_on)
         return ShapedGrowth(seq, fed, depth, shape=self.shape, siblings=Siblings.FIXED if seq.params.greedy else self.siblings)
+
+    def _is_likely(self, scores: Sequence[float], best: float) -> bool:
+        return math.exp(best) >= self.stop_below
 
     def _state(self, seq: Request) -> _State:
         assert seq.slot is not None, "the loop gives a sequence its slot before it asks for a draft"

@@ -55,6 +55,7 @@ class Growth:
         return Tree(tuple(self.tokens[:nodes]), tuple(self.parents[:nodes]))
 
 
+_AHEAD = 0.9  # of the probability of the best path: what one more forward below it is thought to add, at that depth and later
 Builder = Callable[[int, Scores, int], Growth]  # root, scores, budget with the root
 
 
@@ -140,6 +141,40 @@ def worthwhile(probs: Sequence[float], cost: Callable[[int], float], pace: Pace,
     pace.tokens += tokens[best]
     pace.seconds += costs[best]
     return sequences + best
+
+
+def net_tokens(probs: Sequence[float], cost: Callable[[int], float], rate: float, sequences: int = 1) -> float:
+    """Tokens that the best number of further nodes promises, less what verifying them costs at `rate` tokens a second. They are accepted
+    with these probabilities, descending."""
+    base, tokens, best = cost(sequences), 0.0, 0.0
+    for nodes, prob in enumerate(probs, sequences + 1):
+        tokens += prob
+        best = max(best, tokens - rate * (cost(nodes) - base))
+    return best
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """Whether a draft model is to run once more for a draft: if the tokens that may come of it are worth its time and theirs.
+
+    Args:
+        cost: seconds of a round by its nodes.
+        rate: tokens per second at which rounds come.
+        step: seconds of a forward of the draft model.
+        sequences: of the round; the other ones are taken to have one node each.
+    """
+
+    cost: Callable[[int], float]
+    rate: float
+    step: float
+    sequences: int = 1
+
+    def __call__(self, scores: Sequence[float], best: float) -> bool:
+        """`scores` (N,) are path log-probabilities, the root's first; the children of the node with score `best` would be next."""
+        probs = sorted(map(math.exp, scores[1:]), reverse=True)
+        more = sorted([*probs, _AHEAD * math.exp(best)], reverse=True)
+        values = (net_tokens(p, self.cost, self.rate, self.sequences) for p in (more, probs))
+        return next(values) - next(values) > self.rate * self.step
 
 
 def share(drafts: Sequence[Draft], cost: Callable[[int], float], pace: Pace) -> list[Draft]:

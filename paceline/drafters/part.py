@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..draft import Drafter
 from .claims import Claims
+from .grow import GoesOn
 
 CONTEXTS = (0.3, 1.0, 2.5)  # accepted tokens that the drafts at hand promise already: what one more drafter adds depends on it
 GUESS = (1.3, 1.0, 0.7, 0.3)  # tokens per round that a drafter is thought to add there until it has been tried
 GUESS_MODEL = (2.5, 2.2, 1.7, 0.5)  # the same of a draft model, by context: it was chosen for this target, and costs more than a round
 GUESS_WEIGHT = 2.0  # drafts that a guess counts as
-_SETTLED, _FOLLOW = 30.0, 0.2  # samples after which a mean follows at a steady pace
+_SETTLED = 30.0  # samples after which a mean follows at a steady pace
 _LONG, _READ = 16, 1000  # tokens that count as catching up; that are remembered of it at most
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 256  # rounds
 _SHARED, _SURPRISE = 0.7, 3.0  # of what surprises in one context, for the others; more than so many times what was thought is luck
@@ -41,6 +43,7 @@ class Known:
         catch_up: seconds per token that it has not read yet, such as those of a prompt.
         read: tokens that this figure rests on; as many as it says at first are a guess.
         claims: how far its claims are to be believed.
+        drafts: how many a figure of `seconds` rests on. It follows as gains do: a sure draft takes longer and gains more.
         gains: tokens per round that it claims to add to the others' drafts, by context (see CONTEXTS and `adds`).
         tried: whether anything has shown what it adds.
         idle, pause: rounds since it was asked, and rounds after which it is tried again.
@@ -50,6 +53,7 @@ class Known:
     catch_up: float = 0.0
     read: int = 64
     claims: Claims = field(default_factory=Claims)
+    drafts: dict[int, float] = field(default_factory=dict)
     gains: list[Mean] = field(default_factory=lambda: [Mean(guess, GUESS_WEIGHT) for guess in GUESS])
     tried: bool = False
     idle: int = 0
@@ -95,7 +99,8 @@ class Known:
             self.catch_up += (extra - self.catch_up) * behind / (before + behind)
             self.read = min(before + behind, _READ)
         elif known := self.seconds.get(count):
-            self.seconds[count] += _FOLLOW * (min(seconds, 4 * known) - known)  # more was a pause of the machine
+            self.drafts[count] = min(self.drafts.get(count, 1.0) + 1, _SETTLED)
+            self.seconds[count] += (min(seconds, 4 * known) - known) / self.drafts[count]  # more was a pause of the machine
         else:
             self.seconds[count] = seconds
 
@@ -128,6 +133,24 @@ class Known:
         self.pause = min(2 * self.pause, _LONGEST_PAUSE) if on_trial else _FIRST_PAUSE
 
 
+class Stepwise(Protocol):
+    """A drafter that asks after each forward but the last whether another one pays (see `grow.GoesOn`)."""
+
+    goes_on: Callable[[Sequence[float], float], bool] | None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A drafter's forwards one after another, and the seconds of one for so many sequences."""
+
+    drafter: Stepwise
+    seconds: Callable[[int], float]
+
+    def limit(self, cost: Callable[[int], float], rate: float, *, asked: int, sequences: int) -> None:
+        """Let the next draft go on as long as that pays, where time is worth `rate` tokens a second."""
+        self.drafter.goes_on = GoesOn(cost, rate, self.seconds(asked) / asked, sequences)
+
+
 @dataclass
 class Part:
     """One drafter that takes part in some requests, and what is known of it."""
@@ -138,6 +161,7 @@ class Part:
     rounds: int = 0  # in which it was asked
     starts: bool = False  # whether it begins with the target's own work, so that its drafts must be verified as they are
     measure: Callable[[int], float] | None = None  # tells the seconds of a draft for so many sequences without a text
+    steps: Steps | None = None  # where a draft takes several forwards and may end early
 
     def prepare(self, batch: int) -> None:
         """See what drafts for up to so many sequences cost, where that can be told and is not known yet."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..draft import Draft
 from ..sequence import Sequence as Request
 from ..tree import Tree
-from .grow import Pace, share
+from .grow import Pace, net_tokens, share
 from .union import Union
 
 
@@ -43,13 +43,8 @@ class Pool:
 
     def value(self) -> float:
         """Tokens that the best part of all drafts promises, less what its nodes cost."""
-        batch = len(self._merged)
         probs = sorted((math.exp(s) for d in self._drafts() for s in _scores(d)[1:]), reverse=True)
-        base, tokens, best = self.cost(batch), 0.0, 0.0
-        for count, prob in enumerate(probs, batch + 1):
-            tokens += prob
-            best = max(best, tokens - self.rate * (self.cost(count) - base))
-        return best
+        return net_tokens(probs, self.cost, self.rate, len(self._merged))
 
     def best(self) -> list[Draft]:
         """One draft per sequence, all of them cut to what one forward is worth."""

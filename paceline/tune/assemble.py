@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from ..cost import LiveCosts, first_cost_curve
 from ..draft import Drafter
 from ..drafters.earlier import Earlier
-from ..drafters.part import GUESS_MODEL, GUESS_WEIGHT, Known, Mean, Part
+from ..drafters.part import GUESS_MODEL, GUESS_WEIGHT, Known, Mean, Part, Steps
 from ..errors import PacelineError
 from ..options import Entry, Options
 from ..table import DRAFTERS, RULES
@@ -103,7 +103,7 @@ def _part(name: str, drafter: Drafter, options: Options, shared: _Learnt, profil
         tuned = None
     if key not in shared.known:
         shared.known[key] = Known.of(tuned.known) if tuned else _first(drafter, DRAFTERS[name])
-    return Part(name, drafter, shared.known[key], measure=None if tuned else _measure(drafter))
+    return Part(name, drafter, shared.known[key], measure=None if tuned else _measure(drafter), steps=_steps(drafter))
 
 
 def _first(drafter: Drafter, entry: Entry) -> Known:
@@ -125,6 +125,14 @@ def _measure(drafter: Any) -> Callable[[int], float] | None:
         curve, depth = first_cost_curve(model), getattr(drafter, "depth", 1)
         return lambda count: depth * curve(2 * count)
     return None
+
+
+def _steps(drafter: Any) -> Steps | None:
+    """Its forwards, if it lets itself be told when to stop."""
+    if not hasattr(drafter, "goes_on"):
+        return None
+    curve = first_cost_curve(drafter.model)
+    return Steps(drafter, lambda count: curve(2 * count))
 
 
 def model_of(drafter: Any) -> str:

@@ -55,6 +55,7 @@ class Right:
     reads: float = 0.0
     have_read: dict[int, int] = field(default_factory=dict)  # tokens, by text
     asked: list[int] = field(default_factory=list)  # places, of the first text
+    goes_on: Any = None  # set by who knows what its forwards cost; not heeded
     siblings: Siblings = Siblings.FIXED
     target_layer_ids: tuple[int, ...] = ()
 

@@ -9,7 +9,7 @@ import pytest
 from paceline.draft import Draft
 from paceline.drafters.account import CREDIT, Account
 from paceline.drafters.claims import Claims, judged, outcomes, with_claims
-from paceline.drafters.part import Known, Mean
+from paceline.drafters.part import GUESS, Known, Mean
 from paceline.drafters.pool import shared_out
 from paceline.tree import Tree
 
@@ -130,7 +130,19 @@ def test_reading_a_prompt_is_no_part_of_the_price_of_a_draft():
 def test_a_pause_does_not_make_a_drafter_dear_for_good():
     known = Known({1: 1.0})
     known.paid(1, 1, 1000.0)
-    assert known.price(1) == pytest.approx(1.6)
+    assert known.price(1) == pytest.approx(2.5), "as if it had taken four times as long"
+    for _ in range(30):
+        known.paid(1, 1, 1.0)
+    assert known.price(1) == pytest.approx(1.0, abs=0.1)
+
+
+def test_price_and_gain_of_a_drafter_follow_alike():
+    """A sure draft takes twice as long and brings twice as much: neither may be remembered longer than the other."""
+    known = Known({1: 1.0}, gains=[Mean(1.0) for _ in GUESS])
+    for value in [1.0] * 10 + [2.0] * 5:
+        known.paid(1, 1, value)
+        known.learn(0.0, value)
+    assert known.price(1) == pytest.approx(known.gain(0.0).value)
 
 
 def test_what_reading_costs_is_measured_by_the_tokens_that_were_read():

@@ -79,6 +79,15 @@ def test_drafting_stops_when_the_likeliest_path_is_below_the_limit(stop_below, d
     assert max(made.tree.depth) == depth
 
 
+def test_who_knows_what_forwards_cost_says_when_drafting_stops():
+    told, seq = [], matrix.request(LONG, 40)
+    seq.slot = 0
+    drafting = DraftModelDrafter(small(), tiny.VOCAB, budget=7, width=1, stop_below=1.0)
+    drafting.goes_on = lambda scores, best: told.append((len(scores), best == scores[-1])) or len(scores) < 4
+    (made,) = drafting.propose([seq])
+    assert (told, max(made.tree.depth)) == ([(2, True), (3, True), (4, True)], 3), "asked after each forward, with all nodes so far"
+
+
 # its cache
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.drafters.grow import BUILDERS, Pace, Scores, all_children, best_first, chain, worthwhile
+from paceline.cost import CostCurve
+from paceline.drafters.grow import BUILDERS, GoesOn, Pace, Scores, all_children, best_first, chain, net_tokens, worthwhile
 from paceline.tree import Tree
 
 
@@ -173,3 +174,35 @@ def test_over_many_rounds_no_fixed_number_of_nodes_is_quicker(kinds, slope):
         worthwhile(probs, cost, pace)
     fixed = [sum(1 + sum(p[:n]) for p in rounds) / sum(cost(1 + min(n, len(p))) for p in rounds) for n in range(9)]
     assert pace.tokens / pace.seconds > 0.985 * max(fixed), f"rate {pace.tokens / pace.seconds:.3f}, fixed budgets {fixed}"
+
+
+# whether a draft model runs once more
+
+
+def test_tokens_net_of_their_cost_are_those_of_the_best_number_of_nodes():
+    assert net_tokens([0.9, 0.5, 0.1], lambda n: 0.2 * n, rate=2.0) == pytest.approx(0.9 + 0.5 - 2 * 0.4), (
+        "the third costs more than it brings"
+    )
+    assert net_tokens([0.9], lambda n: 0.0, rate=2.0, sequences=3) == 0.9
+    assert net_tokens([], lambda n: 1.0, rate=2.0) == 0.0
+
+
+FREE = CostCurve((1, 64), (1.0, 1.0))
+BLOCKS = CostCurve((1, 3, 4, 6), (1.0, 1.0, 2.0, 2.0))  # the fourth node costs a round
+
+
+@pytest.mark.parametrize(
+    ("cost", "rate", "step", "sequences", "best", "goes_on"),
+    [
+        (FREE, 1.0, 0.4, 1, 0.5, True),
+        (FREE, 1.0, 0.4, 1, 0.4, False),
+        (FREE, 2.0, 0.4, 1, 0.5, False),
+        (FREE, 1.0, 0.6, 1, 0.5, False),
+        (BLOCKS, 1.0, 0.4, 1, 0.5, True),
+        (BLOCKS, 1.0, 0.4, 2, 0.5, False),
+    ],
+    ids=["pays", "unlikely", "time is dear", "slow", "within a block", "in a new block"],
+)
+def test_a_draft_model_runs_once_more_if_its_tokens_are_worth_the_time(cost, rate, step, sequences, best, goes_on):
+    """A chain of one node so far; with another sequence its next node would be the fourth of all."""
+    assert GoesOn(cost, rate, step, sequences)([0.0, math.log(best)], math.log(best)) == goes_on

@@ -24,7 +24,7 @@ def test_a_prompt_that_must_be_read_first_makes_a_drafter_dearer():
     part = Part("a", drafter, Known({1: 0.05}, catch_up=0.5))
     auto = AutoDrafter([part], LiveCosts({1: FLAT}), clock=world.clock)
     short, long = (Request(list(range(n)), SamplingParams(max_new_tokens=20)) for n in (10, 400))
-    net = [auto._plan(part, [seq], [0.0], 1.0)[0] for seq in (short, long)]
+    net = [auto._plan(part, [seq], [0.0], 0.0, 1.0)[0] for seq in (short, long)]
     assert net[0] > 0 == net[1], f"net {net} tokens after 10 and 400 tokens of prompt"
 
 
@@ -94,7 +94,7 @@ def test_what_was_gained_is_spent_on_reading_only_if_the_answer_still_gets_long_
     auto = AutoDrafter([part], LiveCosts({1: FLAT}), Earlier(deque([Answer(length)])), clock=world.clock)
     auto._account.plain += 50.0
     seq = Request(list(range(1000)), SamplingParams(max_new_tokens=300))
-    assert (auto._plan(part, [seq], [0.0], 1.0)[1] == [0]) == reads
+    assert (auto._plan(part, [seq], [0.0], 0.0, 1.0)[1] == [0]) == reads
 
 
 def test_how_long_answers_got_decides_whether_a_prompt_is_read():
@@ -152,7 +152,7 @@ def test_where_drafts_are_quick_they_may_gain_less():
     seqs = [Request([1, 2, 3], SamplingParams(max_new_tokens=20)) for _ in range(2)]
     for _ in range(20):
         auto._requests.price(part, seqs[0]).add(0.4)
-    net = [auto._plan(part, [seq], [0.0], 1.0)[0] for seq in seqs]
+    net = [auto._plan(part, [seq], [0.0], 0.0, 1.0)[0] for seq in seqs]
     assert (net[0], net[1]) == (pytest.approx(GUESS_MODEL[0] - 0.4 * 1.9, abs=0.2), pytest.approx(GUESS_MODEL[0] - 1.9))
 
 
