@@ -16,6 +16,7 @@ GUESS = (1.3, 1.0, 0.7, 0.3)  # tokens per round that a drafter is thought to ad
 GUESS_MODEL = (2.5, 2.2, 1.7, 0.5)  # the same of a draft model, by context: it was chosen for this target, and costs more than a round
 GUESS_WEIGHT = 2.0  # drafts that a guess counts as
 _SETTLED = 30.0  # samples after which a mean follows at a steady pace
+_PROFILED = 8.0  # drafts that what a profile says of a drafter counts as at most
 _LONG, _READ = 16, 1000  # tokens that count as catching up; that are remembered of it at most
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 256  # rounds
 _SHARED, _SURPRISE = 0.7, 3.0  # of what surprises in one context, for the others; more than so many times what was thought is luck
@@ -66,7 +67,8 @@ class Known:
         made.seconds = {int(k): float(v) for k, v in found["seconds"].items()}  # type: ignore[attr-defined]
         made.catch_up = float(found["catch_up"])  # type: ignore[arg-type]
         made.claims = Claims(Claims(counts=found["claims"]))  # type: ignore[arg-type]
-        made.gains = [Mean(float(value), min(float(weight), 8.0)) for value, weight in found["gains"]]  # type: ignore[attr-defined]
+        made.drafts = dict.fromkeys(made.seconds, _PROFILED)
+        made.gains = [Mean(float(value), min(float(weight), _PROFILED)) for value, weight in found["gains"]]  # type: ignore[attr-defined]
         made.tried = any(gain.weight > GUESS_WEIGHT for gain in made.gains)
         return made
 
