@@ -25,7 +25,7 @@ import torch
 from paceline.bench import suites
 from paceline.bench.run import encode_all
 from paceline.clock import Clock as Forwards
-from paceline.cost import LiveCosts, cost_curve, quick_cost_curve
+from paceline.cost import CostCurve, LiveCosts, cost_curve, quick_cost_curve
 from paceline.draft import Draft, Siblings
 from paceline.drafters.auto import BUDGET, AutoDrafter
 from paceline.drafters.draft_model import DraftModelDrafter
@@ -34,6 +34,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.part import GUESS_MODEL, GUESS_WEIGHT, Known, Mean, Part, Steps
 from paceline.drafters.shapes import BUDGET as ALONE
+from paceline.drafters.shapes import DEPTH
 from paceline.drafters.union import Union
 from paceline.replay import Text
 from paceline.sequence import Sequence as Request
@@ -79,10 +80,10 @@ class World:
     """A recording, and a clock that its costs move."""
 
     rows: list[tuple[str, Text, dict[int, tuple[Draft, int, float]]]]
-    target: Any
-    quick: Any
-    draft: Any
-    rough: Any
+    target: CostCurve  # what forwards take
+    quick: CostCurve  # what `auto` thinks of that at first
+    draft: CostCurve
+    rough: CostCurve
     noise: Callable[[], float] = lambda: 1.0
 
     def __post_init__(self) -> None:
@@ -144,7 +145,7 @@ class Process:
         self.world, self.costs, self.earlier = world, LiveCosts({1: world.quick}), Earlier()
         guess = [Mean(tokens, GUESS_WEIGHT) for tokens in GUESS_MODEL]
         self.known = {"lookup": Known({1: 0.0}), "draft_model": Known(catch_up=world.rough(24) / 24, gains=guess)}
-        self.known["draft_model"].seconds[1] = 6 * world.rough(2)
+        self.known["draft_model"].seconds[1] = DEPTH * world.rough(2)
 
     def decode(self, index: int) -> float:
         drafters = {"lookup": LookupDrafter(), "draft_model": Recorded(self.world, BUDGET)}

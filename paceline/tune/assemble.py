@@ -103,7 +103,8 @@ def _part(name: str, drafter: Drafter, options: Options, shared: _Learnt, profil
         tuned = None
     if key not in shared.known:
         shared.known[key] = Known.of(tuned.known) if tuned else _first(drafter, DRAFTERS[name])
-    return Part(name, drafter, shared.known[key], measure=None if tuned else _measure(drafter), steps=_steps(drafter))
+    known = shared.known[key]
+    return Part(name, drafter, known, measure=None if tuned else _measure(drafter), steps=_steps(drafter, known if tuned else None))
 
 
 def _first(drafter: Drafter, entry: Entry) -> Known:
@@ -127,10 +128,13 @@ def _measure(drafter: Any) -> Callable[[int], float] | None:
     return None
 
 
-def _steps(drafter: Any) -> Steps | None:
-    """Its forwards, if it lets itself be told when to stop."""
+def _steps(drafter: Any, tuned: Known | None) -> Steps | None:
+    """Its forwards, if it lets itself be told when to stop. What one takes is measured, but for a drafter of which a profile says what
+    whole drafts take."""
     if not hasattr(drafter, "goes_on"):
         return None
+    if tuned is not None:
+        return Steps(drafter, lambda count: tuned.price(count) / drafter.depth)
     curve = first_cost_curve(drafter.model)
     return Steps(drafter, lambda count: curve(2 * count))
 

@@ -154,6 +154,8 @@ def test_a_start_without_a_profile_knows_what_a_draft_model_costs(cache, target)
     assert [gain.value for gain in draft.known.gains] == [*GUESS_MODEL], "it is thought worth a trial though it may cost more than a round"
     assert {gain.weight for gain in draft.known.gains} == {GUESS_WEIGHT}, "and one bad draft does not say that it is not"
     assert not draft.known.tried
+    assert (lookup.steps, draft.steps.drafter) == (None, draft.drafter), "a draft of several forwards may be ended early"
+    assert draft.known.price(1) == pytest.approx(draft.drafter.depth * draft.steps.seconds(1))
 
 
 def test_what_drafts_for_several_sequences_cost_is_measured_when_there_are_so_many(cache, target):
@@ -177,6 +179,7 @@ def test_what_a_profile_says_of_a_drafter_is_not_measured_again(cache, target):
     _, part = assemble(target, methods.Options(draft_model=draft), cache / "p.json").parts
     part.prepare(8)
     assert part.known.seconds == {1: 5.0}
+    assert part.steps.seconds(1) == 5.0 / part.drafter.depth, "nor what one of its forwards takes"
 
 
 def test_later_requests_begin_with_what_earlier_ones_of_the_same_kind_have_shown(cache, target):
