@@ -28,6 +28,7 @@ from paceline.clock import Clock as Forwards
 from paceline.cost import CostCurve, LiveCosts, cost_curve, quick_cost_curve
 from paceline.draft import Draft, Siblings
 from paceline.drafters.auto import BUDGET, AutoDrafter
+from paceline.drafters.draft_growth import Further
 from paceline.drafters.draft_model import DraftModelDrafter
 from paceline.drafters.earlier import Earlier
 from paceline.drafters.lookup import LookupDrafter
@@ -111,7 +112,7 @@ class Recorded:
 
     def __init__(self, world: World, budget: int) -> None:
         self.world, self.budget, self._read = world, budget, set[int]()
-        self.goes_on: Callable[[Sequence[float], float], bool] | None = None
+        self.goes_on: Further | None = None
 
     def propose(self, seqs: Sequence[Request]) -> list[Draft]:
         (seq,) = seqs

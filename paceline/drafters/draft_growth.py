@@ -6,13 +6,15 @@ Axes: M nodes of one forward, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
 from ..draft import Draft
 from ..sequence import Sequence as Request
 from ..tree import Tree
+
+Further = Callable[[Sequence[float], float], bool]  # log-probabilities of all paths and of the likeliest new one: whether to run once more
 
 
 class Growth(ABC):

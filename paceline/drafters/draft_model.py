@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,7 +23,7 @@ from ..sequence import Sequence as Request
 from ..sequence import common_prefix
 from ..targets.base import Cache, Target
 from ..tree import Tree
-from .draft_growth import Growth
+from .draft_growth import Further, Growth
 from .sampled import ShapedGrowth
 from .shapes import BUDGET, DEPTH, Shape, chain
 
@@ -38,13 +38,10 @@ class _State:
     scratch: Tree | None = None
 
 
-GoesOn = Callable[[Sequence[float], float], bool]  # log-probabilities of all paths and of the likeliest new one: whether to run once more
-
-
 class BestFirstGrowth(Growth):
     """Runs the `width` likeliest new nodes at a time, and keeps the likeliest `budget` nodes."""
 
-    def __init__(self, seq: Request, fed: list[int], depth: int, *, budget: int, width: int, goes_on: GoesOn) -> None:
+    def __init__(self, seq: Request, fed: list[int], depth: int, *, budget: int, width: int, goes_on: Further) -> None:
         super().__init__(seq, fed, depth)
         self.budget, self.width, self.goes_on = budget, width, goes_on
         self.scores, self.depths = [0.0], [0]  # log-probability of the path
@@ -132,7 +129,7 @@ class DraftModelDrafter:
         self.budget = len(self.shape) if self.shape else budget
         self.width, self.stop_below = width, stop_below
         self.context = min(context or 1 << 30, model.max_length // 2 if model.max_length else 1 << 30)
-        self.goes_on: GoesOn | None = None  # decides instead of `stop_below`, for who knows what forwards cost
+        self.goes_on: Further | None = None  # decides instead of `stop_below`, for who knows what forwards cost
         self._states: dict[int, _State] = {}  # by the target's slot
         weakref.finalize(self, _free, model.cache, self._states)  # its slots end with it
 

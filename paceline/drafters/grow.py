@@ -173,8 +173,10 @@ class GoesOn:
         """`scores` (N,) are path log-probabilities, the root's first; the children of the node with score `best` would be next."""
         probs = sorted(map(math.exp, scores[1:]), reverse=True)
         more = sorted([*probs, _AHEAD * math.exp(best)], reverse=True)
-        values = (net_tokens(p, self.cost, self.rate, self.sequences) for p in (more, probs))
-        return next(values) - next(values) > self.rate * self.step
+        return self._net(more) - self._net(probs) > self.rate * self.step
+
+    def _net(self, probs: Sequence[float]) -> float:
+        return net_tokens(probs, self.cost, self.rate, self.sequences)
 
 
 def share(drafts: Sequence[Draft], cost: Callable[[int], float], pace: Pace) -> list[Draft]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..draft import Drafter
 from .claims import Claims
+from .draft_growth import Further
 from .grow import GoesOn
 
 CONTEXTS = (0.3, 1.0, 2.5)  # accepted tokens that the drafts at hand promise already: what one more drafter adds depends on it
@@ -101,8 +102,9 @@ class Known:
             self.catch_up += (extra - self.catch_up) * behind / (before + behind)
             self.read = min(before + behind, _READ)
         elif known := self.seconds.get(count):
-            self.drafts[count] = min(self.drafts.get(count, 1.0) + 1, _SETTLED)
-            self.seconds[count] += (min(seconds, 4 * known) - known) / self.drafts[count]  # more was a pause of the machine
+            mean = Mean(known, self.drafts.get(count, 1.0))
+            mean.add(min(seconds, 4 * known))  # more was a pause of the machine
+            self.seconds[count], self.drafts[count] = mean.value, mean.weight
         else:
             self.seconds[count] = seconds
 
@@ -138,7 +140,7 @@ class Known:
 class Stepwise(Protocol):
     """A drafter that asks after each forward but the last whether another one pays (see `grow.GoesOn`)."""
 
-    goes_on: Callable[[Sequence[float], float], bool] | None
+    goes_on: Further | None
 
 
 @dataclass(frozen=True)

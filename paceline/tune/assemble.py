@@ -104,7 +104,8 @@ def _part(name: str, drafter: Drafter, options: Options, shared: _Learnt, profil
     if key not in shared.known:
         shared.known[key] = Known.of(tuned.known) if tuned else _first(drafter, DRAFTERS[name])
     known = shared.known[key]
-    return Part(name, drafter, known, measure=None if tuned else _measure(drafter), steps=_steps(drafter, known if tuned else None))
+    steps = _steps(drafter, known if tuned else None)
+    return Part(name, drafter, known, measure=None if tuned else _measure(drafter, steps), steps=steps)
 
 
 def _first(drafter: Drafter, entry: Entry) -> Known:
@@ -116,15 +117,14 @@ def _first(drafter: Drafter, entry: Entry) -> Known:
     return Known()
 
 
-def _measure(drafter: Any) -> Callable[[int], float] | None:
+def _measure(drafter: Any, steps: Steps | None) -> Callable[[int], float] | None:
     """Its price by the number of sequences, where that can be told without a text."""
     if (head := getattr(drafter, "head", None)) is not None:
         from ..heads.decode import draft_seconds
 
         return lambda count: draft_seconds(head, count)
-    if (model := getattr(drafter, "model", None)) is not None:
-        curve, depth = first_cost_curve(model), getattr(drafter, "depth", 1)
-        return lambda count: depth * curve(2 * count)
+    if steps is not None:
+        return lambda count: drafter.depth * steps.seconds(count)
     return None
 
 
