@@ -30,11 +30,6 @@ TELLING = (1, 8, 24, 4, 16, 12, 6, 2, 32)  # where there is time for a few only,
 ROWS = (*range(1, 25), 32, 48, 64)  # how many rows one layer is timed with
 _CONTEXT, _SHORT = 128, 16  # tokens before the nodes
 _REPEATS, _ENOUGH = 5, 1.0  # how often; seconds after which no further repeat begins
-FAR = 2.0  # a round that took so many times what was expected says no more than that it was slow
-_ANCHOR, _FOLLOW = 0.25, 0.1  # how fast a live curve follows plain rounds, and others
-_DRIFT, _ADRIFT = 0.3, 1.3  # how fast a mean of how far off they are follows, and beyond which factor plain rounds have changed too
-_NEAR = 2.0  # doublings of a size beyond which a round with drafts says little
-_EXACT, _STEP = 64, 8  # nodes up to which a live curve has a point for each number, and for how many one beyond
 
 
 @dataclass(frozen=True)
@@ -59,74 +54,6 @@ class CostCurve:
     def plus(self, seconds: float) -> CostCurve:
         """The same with something added to every round, such as the time of drafting."""
         return CostCurve(self.sizes, tuple(s + seconds for s in self.seconds))
-
-
-class LiveCost:
-    """A curve that follows what rounds of so many sequences really take.
-
-    A plain round, one node each, says how quick the machine is at the moment, and moves all of the curve. A round with drafts says what
-    drafts cost beside that: its own size, and others by how near they are, since what a tree costs beyond a plain round (a mask, rows
-    that are padded) is much the same for all. The plain point moves hardly, but at first, when the whole curve may be off.
-    """
-
-    def __init__(self, curve: CostCurve, plain: int = 1) -> None:
-        self.curve, self._plain, self._seen, self._drafted = curve, plain, 0, 0
-        self.plain_rounds = 0  # that the curve has followed
-        self.since_plain = math.inf  # rounds since one was plain; infinite too where rounds with drafts say that the machine has changed
-        self._off = 0.0  # how far recent ones were off, as a logarithm
-
-    def __call__(self, nodes: int) -> float:
-        return self.curve(nodes)
-
-    def begin(self, nodes: int) -> None:
-        """A round of this many nodes begins."""
-        self.since_plain = 0 if nodes == self._plain else self.since_plain + 1
-
-    def add(self, nodes: int, seconds: float) -> None:
-        """A round of this many nodes took so long. One that seems far off counts as off by FAR: noise, or a pause."""
-        self._seen += 1
-        off = math.log(max(seconds, 1e-9) / self.curve(nodes))
-        off = min(max(off, -math.log(FAR)), math.log(FAR))
-        anchor = nodes == self._plain
-        self._off = 0.0 if anchor else self._off + _DRIFT * (off - self._off)
-        if abs(self._off) > math.log(_ADRIFT):
-            self.since_plain = math.inf
-        self.plain_rounds += anchor
-        self._drafted += not anchor
-        follow = max(_ANCHOR if anchor else _FOLLOW, 1 / (1 + self._seen))
-        drafted = max(_FOLLOW, 1 / (1 + self._drafted))
-        seen = nodes if nodes <= _EXACT else nodes // _STEP * _STEP
-        sizes = tuple(sorted({*self.curve.sizes, seen}))
-
-        def part(size: int) -> float:
-            """Of what this round was off, how much a size moves."""
-            if anchor:
-                return follow
-            if size <= self._plain:
-                return follow**2
-            return max(drafted * max(0.0, 1 - abs(math.log2(size / seen)) / _NEAR), follow**2)
-
-        moved = [self.curve(s) * math.exp(off * part(s)) for s in sizes]
-        own = moved[sizes.index(seen)]  # what has been seen beats what was thought of larger and smaller ones
-        self.curve = CostCurve(sizes, tuple(max(m, own) if s > seen else min(m, own) for s, m in zip(sizes, moved, strict=True)))
-
-
-class LiveCosts:
-    """Live curves by batch size; one that is new begins as the measured curve of the nearest size."""
-
-    def __init__(self, curves: Mapping[int, CostCurve]) -> None:
-        self._curves, self._live = dict(curves), dict[int, LiveCost]()
-
-    @property
-    def plain_rounds(self) -> int:
-        """That any of them has followed."""
-        return sum(cost.plain_rounds for cost in self._live.values())
-
-    def of(self, batch: int) -> LiveCost:
-        if batch not in self._live:
-            nearest = min(self._curves, key=lambda b: (abs(b - batch), b))
-            self._live[batch] = LiveCost(self._curves[nearest], batch)
-        return self._live[batch]
 
 
 TYPICAL = {  # relative to one node: what to assume of a device until it has been measured; the second one is a guess

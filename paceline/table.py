@@ -15,9 +15,9 @@ from .lossy import check_fits, configured
 from .options import Entry, Options
 
 if TYPE_CHECKING:
-    from .cost import LiveCosts
     from .draft import Drafter
     from .drafters.part import Part
+    from .live_cost import LiveCosts
     from .origin import Origin
     from .rules.walk import Rule
     from .targets.base import Target

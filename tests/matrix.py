@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline import engine, methods, table
-from paceline.cost import CostCurve, LiveCosts
+from paceline.cost import CostCurve
 from paceline.drafters.part import Part
+from paceline.live_cost import LiveCosts
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..cost import FAR, LiveCost, LiveCosts
 from ..draft import Draft, Siblings
+from ..live_cost import FAR, LiveCost, LiveCosts
 from ..sequence import Sequence as Request
 from .account import Account
 from .claims import judged, with_claims

@@ -61,6 +61,8 @@ class Claims:
     def correct(self, draft: Draft) -> Draft:
         """The draft with scores that are to be believed; no node scores above its parent."""
         assert draft.scores is not None, "only claims can be corrected"
+        if len(draft.tree) == 1:
+            return draft
         ratios = [self.ratio(place) for place in range(len(EDGES) + 1)]
         corrected = [0.0]
         for parent, score in zip(draft.tree.parents[1:], draft.scores[1:], strict=True):

@@ -88,7 +88,7 @@ class Known:
         it was never asked about it is thought to cost as much for each as of the nearest one."""
         if not self.seconds:
             return self.catch_up * behind
-        nearest = min(self.seconds, key=lambda n: (abs(n - count), n))
+        nearest = count if count in self.seconds else min(self.seconds, key=lambda n: (abs(n - count), n))
         return self.seconds[nearest] * max(1.0, count / nearest) + self.catch_up * (behind if self.catches_up(count, behind) else 0)
 
     def catches_up(self, count: int, behind: int) -> bool:

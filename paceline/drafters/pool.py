@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from ..draft import Draft
 from ..sequence import Sequence as Request
@@ -29,10 +30,17 @@ class Pool:
             if draft.head_start is not None:
                 self._whole[i] = draft
             elif len(draft.tree) > 1:
-                union = Union(draft.tree.tokens[0])
-                union.add(self._merged[i])
-                union.add(draft)
-                self._merged[i] = shared_out(union.likeliest(self._budget))
+                self._merged[i] = shared_out(self._united(self._merged[i], draft))
+
+    def _united(self, before: Draft, draft: Draft) -> Draft:
+        """The likeliest nodes of both, best first. The first draft mostly is that already."""
+        scores = _scores(draft)
+        if len(before.tree) == 1 and len(scores) <= self._budget and all(a >= b for a, b in pairwise(scores)):
+            return draft
+        union = Union(draft.tree.tokens[0])
+        union.add(before)
+        union.add(draft)
+        return union.likeliest(self._budget)
 
     def _drafts(self) -> list[Draft]:
         return [self._whole.get(i, d) for i, d in enumerate(self._merged)]

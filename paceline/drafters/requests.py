@@ -58,7 +58,8 @@ class Requests:
 
     def to_read(self, part: Part, seq: Request) -> float:
         """Seconds of reading them."""
-        return part.known.price(1, self.behind(part, seq)) - part.known.price(1)
+        behind = self.behind(part, seq)
+        return part.known.catch_up * behind if part.known.catches_up(1, behind) else 0.0
 
     def rest(self, seq: Request) -> float:
         """Tokens that are still to be expected of the answer."""

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..cost import LiveCosts, first_cost_curve
+from ..cost import first_cost_curve
 from ..draft import Drafter
 from ..drafters.earlier import Earlier
 from ..drafters.part import GUESS_MODEL, GUESS_WEIGHT, Known, Mean, Part, Steps
 from ..errors import PacelineError
+from ..live_cost import LiveCosts
 from ..options import Entry, Options
 from ..table import DRAFTERS, RULES
 from . import profile as profiles

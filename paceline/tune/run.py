@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..bench import environment
-from ..cost import SIZES, CostCurve, LiveCosts, measure_cost_curve
+from ..cost import SIZES, CostCurve, measure_cost_curve
 from ..draft import Draft
 from ..drafters.part import Known, Part
+from ..live_cost import LiveCosts
 from ..options import Options
 from ..origin import origin_of
 from ..replay import Text

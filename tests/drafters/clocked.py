@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.cost import CostCurve, LiveCosts
+from paceline.cost import CostCurve
 from paceline.draft import Draft, HeadStart, Siblings
 from paceline.drafters.auto import AutoDrafter
 from paceline.drafters.part import GUESS_MODEL, Known, Mean, Part
+from paceline.live_cost import LiveCosts
 from paceline.replay import Text
 from paceline.sequence import Sequence as Request
 from paceline.tree import Tree

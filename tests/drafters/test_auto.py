@@ -7,10 +7,11 @@ import random
 import pytest
 
 from paceline import engine
-from paceline.cost import CostCurve, LiveCosts
+from paceline.cost import CostCurve
 from paceline.drafters.auto import OPENING, AutoDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.part import Known, Part
+from paceline.live_cost import LiveCosts
 from paceline.rules.match import match
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request

@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
-from paceline.cost import CostCurve, LiveCosts
+from paceline.cost import CostCurve
 from paceline.drafters.auto import OPENING, STALE, AutoDrafter
 from paceline.drafters.part import Known, Part
+from paceline.live_cost import LiveCosts
 
 from .clocked import FLAT, World, text
 

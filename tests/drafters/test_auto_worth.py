@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.cost import LiveCosts
 from paceline.drafters.auto import AutoDrafter
 from paceline.drafters.earlier import Earlier
 from paceline.drafters.part import GUESS_MODEL, Known, Mean, Part, Steps
+from paceline.live_cost import LiveCosts
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request
 

@@ -7,11 +7,12 @@ from collections import deque
 
 import pytest
 
-from paceline.cost import CostCurve, LiveCosts
+from paceline.cost import CostCurve
 from paceline.drafters.auto import OPENING, USUAL, AutoDrafter
 from paceline.drafters.earlier import Answer, Earlier
 from paceline.drafters.part import GUESS_MODEL, Known, Mean, Part
 from paceline.drafters.pool import Pool
+from paceline.live_cost import LiveCosts
 from paceline.sampling import SamplingParams
 from paceline.sequence import Sequence as Request
 
