@@ -10,6 +10,26 @@ from typing import Any
 _BESIDES = ("fuse", "context_kv", "markov", "markov_table")  # of a head, beside `draft`
 
 
+class Stopwatch:
+    """Seconds that pass only while it runs."""
+
+    def __init__(self) -> None:
+        self._passed = 0.0
+        self._since: float | None = None
+
+    def __call__(self) -> float:
+        return self._passed if self._since is None else self._passed + time.perf_counter() - self._since
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Until the block ends."""
+        self._since = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._passed, self._since = self(), None
+
+
 class Clock:
     """Counts and times the forwards of one target while `watching` it. On a GPU the time is that of the calls, not of the kernels."""
 

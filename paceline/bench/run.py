@@ -14,7 +14,7 @@ from . import memory, quiet, recording
 from .journal import Journal, Row
 from .lineup import Lineup, reason
 from .peer_run import PeerRun
-from .runs import Decoded, Run
+from .runs import Decoded, MethodRun, Run, decode_in_step
 from .settings import Settings
 from .suites import Prompt, in_turns
 
@@ -92,9 +92,12 @@ def run_all(
     context = lineup.target.max_length
     room = [settings.max_new_tokens if context is None else context - len(e) for e in encoded]
 
+    def given(job: Job, most: int) -> tuple[list[list[int]], list[int]]:
+        return [encoded[i] for i in job.members], [min(most, room[i]) for i in job.members]
+
     def decode(job: Job, most: int) -> Decoded | None:
         try:
-            return job.run.decode([encoded[i] for i in job.members], [min(most, room[i]) for i in job.members])
+            return job.run.decode(*given(job, most))
         except Exception as error:
             if not isinstance(job.run, PeerRun):
                 raise
@@ -108,15 +111,30 @@ def run_all(
         decode(replace(job, members=job.members[: job.run.batch_size]), min(WARM_UP_TOKENS, settings.max_new_tokens))
     if records is not None:
         recording.begin(lineup.runs, records)
-    for job in planned:
-        if job.key not in done and job.run.name not in lineup.skipped:
-            with quiet.watch() as others, memory.watch() as peak:
-                result = decode(job, settings.max_new_tokens)
+    for together in _in_step(planned) if settings.lockstep else ([job] for job in planned):
+        todo = [job for job in together if job.key not in done and job.run.name not in lineup.skipped]
+        with quiet.watch() as others, memory.watch() as peak:
+            if len(todo) > 1:
+                runs = [job.run for job in todo if isinstance(job.run, MethodRun)]
+                results: list[Decoded | None] = [*decode_in_step(runs, *given(todo[0], settings.max_new_tokens))]
+            else:
+                results = [decode(job, settings.max_new_tokens) for job in todo]
+        for job, result in zip(todo, results, strict=True):
             if result is not None:
                 if result.peak_rss_mb is None:
                     result.cores_used_by_others, result.peak_rss_mb = others.cores, peak.mb
                 journal.add(_row(job, result, [prompts[i] for i in job.members]))
-        advance(job)
+        for job in together:
+            advance(job)
+
+
+def _in_step(planned: Sequence[Job]) -> Iterator[list[Job]]:
+    """The jobs of our methods on the same prompts together, those of peers alone."""
+    sets: dict[Any, list[Job]] = {}
+    for job in planned:
+        alone = None if isinstance(job.run, MethodRun) else job.run.name
+        sets.setdefault((job.repeat, job.group, job.part, job.members, alone), []).append(job)
+    yield from sets.values()
 
 
 def _row(job: Job, result: Decoded, prompts: Sequence[Prompt]) -> Row:

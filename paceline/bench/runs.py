@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import engine
-from ..clock import Clock
+from ..clock import Clock, Stopwatch
 from ..methods import build
 from ..record.recorder import recorder_for
 from ..rules import ledger
@@ -19,6 +20,8 @@ from ..stats import Stats
 from ..targets.hf import HFTarget
 
 if TYPE_CHECKING:
+    from ..record.recorder import Recorder
+    from ..rules.walk import Rule
     from .settings import Settings
 
 
@@ -76,34 +79,92 @@ class MethodRun:
         return build(self.method, self._target, self._settings.options(self.method, self._draft))
 
     def decode(self, prompts: Sequence[list[int]], limits: Sequence[int]) -> Decoded:
+        self.forget()
+        decoding = self.begin(prompts, limits)
+        decoding.go_on(to_the_end=True)
+        return decoding.result
+
+    def forget(self) -> None:
+        """Begin with empty caches. What is being decoded on these models is lost."""
         for model in (self._target, self._draft):
             if model is not None:
                 model.cache = type(model.cache)()
-        drafter, rule = self._build()
+
+    def begin(self, prompts: Sequence[list[int]], limits: Sequence[int]) -> Decoding:
+        """A decode that has not begun yet."""
         seqs = [self._request(tokens, limit) for tokens, limit in zip(prompts, limits, strict=True)]
-        stats = {id(s): Stats() for s in seqs}
+        drafter, rule = self._build()
         recorder = None if self.records is None else recorder_for(self.records, self._target, drafter, rule)
-        target, draft = Clock(), Clock()
-        with target.watching(self._target), draft.watching(self._draft), draft.watching_heads(drafter):
-            began = time.perf_counter()
-            for round_ in engine.stream(self._target, drafter, rule, seqs, self.batch_size):
-                stats[id(round_.sequence)].add(round_)
-                if recorder is not None:
-                    recorder.add(round_, "bench")
-            seconds = time.perf_counter() - began
-        return Decoded(
-            [s.output for s in seqs],
-            seconds,
-            target.forwards,
-            target.prefills,
-            draft.forwards + draft.prefills,
-            target.seconds,
-            draft.seconds,
-            [stats[id(s)] for s in seqs],
-            target.prefill_seconds,
-            [ledger.summaries(s) for s in seqs],
-        )
+        return Decoding(self._target, self._draft, drafter, rule, seqs, self.batch_size, recorder)
 
     def _request(self, tokens: list[int], limit: int) -> Request:
         params = self._settings.params(limit)
         return Request(tokens, params, eos_token_ids=self._target.eos_token_ids, max_length=self._target.max_length)
+
+
+class Decoding:
+    """A decode that can be left and gone on with. Its clocks stand still while others decode, that of its drafter too."""
+
+    def __init__(
+        self,
+        target: HFTarget,
+        draft: HFTarget | None,
+        drafter: Any,
+        rule: Rule,
+        seqs: Sequence[Request],
+        batch_size: int,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._target, self._draft, self._drafter, self._seqs, self._batch_size = target, draft, drafter, seqs, batch_size
+        self._rounds, self._recorder = engine.stream(target, drafter, rule, seqs, batch_size), recorder
+        self._stats = {id(s): Stats() for s in seqs}
+        self._watch, self._of_target, self._of_draft = Stopwatch(), Clock(), Clock()
+        if hasattr(drafter, "clock"):
+            drafter.clock = self._watch
+
+    @property
+    def done(self) -> bool:
+        return all(s.finish_reason for s in self._seqs)
+
+    @property
+    def tokens(self) -> int:
+        """So far."""
+        return sum(len(s.output) for s in self._seqs)
+
+    def go_on(self, *, to_the_end: bool = False) -> None:
+        """Decode another round of all live sequences, or all there is."""
+        live = min(self._batch_size, sum(s.finish_reason is None for s in self._seqs))
+        with ExitStack() as watched:
+            watched.enter_context(self._of_target.watching(self._target))
+            watched.enter_context(self._of_draft.watching(self._draft))
+            watched.enter_context(self._of_draft.watching_heads(self._drafter))
+            watched.enter_context(self._watch.running())
+            for round_ in self._rounds if to_the_end else islice(self._rounds, live):
+                self._stats[id(round_.sequence)].add(round_)
+                if self._recorder is not None:
+                    self._recorder.add(round_, "bench")
+
+    @property
+    def result(self) -> Decoded:
+        return Decoded(
+            [s.output for s in self._seqs],
+            self._watch(),
+            self._of_target.forwards,
+            self._of_target.prefills,
+            self._of_draft.forwards + self._of_draft.prefills,
+            self._of_target.seconds,
+            self._of_draft.seconds,
+            [self._stats[id(s)] for s in self._seqs],
+            self._of_target.prefill_seconds,
+            [ledger.summaries(s) for s in self._seqs],
+        )
+
+
+def decode_in_step(runs: Sequence[MethodRun], prompts: Sequence[list[int]], limits: Sequence[int]) -> list[Decoded]:
+    """Decode the same prompts with several methods of the same models, a round at a time: it is always the turn of the one that is furthest
+    behind in the text. So whatever slows the machine for a second slows all of them alike."""
+    runs[0].forget()
+    decodings = [run.begin(prompts, limits) for run in runs]
+    while behind := [d for d in decodings if not d.done]:
+        min(behind, key=lambda d: d.tokens).go_on()
+    return [d.result for d in decodings]

@@ -41,6 +41,7 @@ class Settings:
     dtype: str = "auto"
     batch_size: int = 1
     batch_by_task: bool = False
+    lockstep: bool = False
     temperature: float = 0.0
     seed: int | None = None
     repeat: int = 1
@@ -62,6 +63,8 @@ class Settings:
             raise InvalidRequest(f"limit is {self.limit}; it must be at least 1")
         if self.batch_by_task and self.batch_size == 1:
             raise InvalidRequest("batch_by_task has no effect at batch size 1; leave it out or give --batch-size")
+        if self.lockstep and len(self.methods) == 1:
+            raise InvalidRequest(f"lockstep has no effect on a single method, {self.methods[0]}; leave it out or name more methods")
         self.params(self.max_new_tokens)
         if self.temperature == 0 and self.seed is not None:
             raise InvalidRequest("seed has no effect at temperature 0 (greedy decoding); set --temperature or leave it out")

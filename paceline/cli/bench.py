@@ -41,6 +41,9 @@ BatchSizes = Annotated[
     str, typer.Option("--batch-sizes", "--batch-size", help="Prompts decoded at once; a comma list runs all at each, as 1,4.")
 ]
 ByTask = Annotated[bool, typer.Option("--batch-by-task", help="Batches of one task each, so that there are figures by task.")]
+Lockstep = Annotated[
+    bool, typer.Option("--lockstep", help="Methods take turns at every round, not at every prompt: for machines whose speed drifts.")
+]
 Repeat = Annotated[int, typer.Option(help="How often to decode everything.")]
 Folder = Annotated[
     Path | None, typer.Option(help="Keep everything in this folder, with a page and a command that runs it again. One cut short goes on.")
@@ -55,7 +58,7 @@ Json = Annotated[
 ]
 _AS_TYPED = (
     "model", "draft_model", "draft_weights", "limit", "max_new_tokens", "num_speculative_tokens", "dtype", "seed", "repeat", "shape",
-    "head", "rule_mode", "memory", "thresholds", "exits", "profile", "batch_by_task",
+    "head", "rule_mode", "memory", "thresholds", "exits", "profile", "batch_by_task", "lockstep",
 )  # fmt: skip
 _BESIDE_FROM = {"from_", "json", "bundle", "record", "peer_timeout"}  # all else is in the bundle
 
@@ -79,6 +82,7 @@ def main(
     dtype: options.Dtype = "auto",
     batch_sizes: BatchSizes = "1",
     batch_by_task: ByTask = False,
+    lockstep: Lockstep = False,
     temperatures: Temperatures = "0",
     seed: options.Seed = None,
     repeat: Repeat = 1,

@@ -73,7 +73,7 @@ class AutoDrafter:
         costs: seconds of a forward by the number of nodes of all sequences; by batch size.
         earlier: what requests before this one have shown.
         budget: most nodes of a sequence's tree, the root included.
-        clock: seconds; tests put in their own.
+        clock: seconds; tests put in their own, and a bench one that stands still while others decode.
         basis: where the figures come from, for `report`.
     """
 
@@ -92,7 +92,7 @@ class AutoDrafter:
         self.parts, self.budget, self.basis = tuple(parts), budget, basis
         self.drafters = tuple(p.drafter for p in parts)
         self.target_layer_ids = tuple(sorted({i for d in self.drafters for i in d.target_layer_ids}))
-        self._costs, self._clock, self._earlier = costs, clock, earlier or Earlier()
+        self._costs, self.clock, self._earlier = costs, clock, earlier or Earlier()
         self._account = Account(costs.of(1)(1))
         self._requests = Requests(self._earlier)
         self._open: list[_Asked] = []
@@ -102,17 +102,17 @@ class AutoDrafter:
         self.rounds = self.plain_rounds = self.nodes = 0
 
     def propose(self, seqs: Sequence[Request]) -> list[Draft]:
-        self._look_back(seqs, self._clock())
+        self._look_back(seqs, self.clock())
         self._requests.look_at(seqs)
         for part in self.parts:
             part.prepare(len(seqs))
-        began, self._chosen, self._reading = self._clock(), None, 0.0
+        began, self._chosen, self._reading = self.clock(), None, 0.0
         drafts = self._draft(seqs)
         nodes = sum(len(d.tree) for d in drafts)
         self._count(nodes, len(seqs))
         prompts, lengths = zip(*((s.prompt_length, len(s.tokens)) for s in seqs), strict=True)
         started = self._chosen if self._chosen and self._chosen.starts else None
-        self._last = _Last(began, self._clock() - began, self._reading, nodes, started, tuple(seqs), prompts, lengths)
+        self._last = _Last(began, self.clock() - began, self._reading, nodes, started, tuple(seqs), prompts, lengths)
         return drafts
 
     def _count(self, nodes: int, batch: int) -> None:
@@ -123,7 +123,7 @@ class AutoDrafter:
     # what the last round says
 
     def _look_back(self, seqs: Sequence[Request], now: float) -> None:
-        self._judge()
+        self._judge(seqs)
         last = self._last
         if last is None or not _same(last, seqs):
             return
@@ -141,15 +141,16 @@ class AutoDrafter:
             tokens = sum(len(s.tokens) - n for s, n in zip(last.seqs, last.lengths, strict=True))
             self._account.add(counted, tokens * cost(batch) / batch, once=min(last.reading, counted))
 
-    def _judge(self) -> None:
-        """Compare open drafts with what came, once all that they claim can be decided."""
-        still = []
+    def _judge(self, seqs: Sequence[Request]) -> None:
+        """Compare open drafts with what came, once all that they claim can be decided; forget those of requests that were taken out."""
+        still, live = [], set(map(id, seqs))
         for asked in self._open:
             seq, came = asked.seq, asked.seq.tokens[asked.length :]
             if seq.prompt_length != asked.prompt_length:  # another turn
                 continue
             if seq.finish_reason is None and len(came) < max(asked.draft.tree.depth):
-                still.append(asked)
+                if id(seq) in live:
+                    still.append(asked)
                 continue
             found = judged(asked.draft, came)
             asked.part.known.claims.add(found)
@@ -251,11 +252,11 @@ class AutoDrafter:
         those are."""
         asked = list(members)
         behind = sum(self._requests.behind(part, seqs[i]) for i in asked)
-        began = self._clock()
+        began = self.clock()
         drafts = [with_claims(d) for d in part.drafter.propose([seqs[i] for i in asked])]
         part.starts |= any(d.head_start is not None for d in drafts)
         if not part.starts:
-            seconds, usual = self._clock() - began, part.known.price(len(asked))
+            seconds, usual = self.clock() - began, part.known.price(len(asked))
             if part.known.catches_up(len(asked), behind):
                 self._reading += max(0.0, seconds - usual)
             elif usual:

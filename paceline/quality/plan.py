@@ -33,9 +33,10 @@ class Plan:
             raise InvalidRequest(f"on_bad_line is {self.on_bad_line!r}; it must be stop or skip")
         if self.hub and self.settings.prompts is not None:
             raise InvalidRequest("--hub and --prompts both say where the problems come from; give one of them")
-        if self.settings.repeat != 1 or self.settings.peers or self.settings.batch_by_task:
+        if self.settings.repeat != 1 or self.settings.peers or self.settings.batch_by_task or self.settings.lockstep:
             raise InvalidRequest(
-                "an evaluation decodes each problem of one task once, with methods of Paceline; leave repeat, peers and batch_by_task out"
+                "an evaluation decodes each problem of one task once, with methods of Paceline, and times nothing; leave repeat, peers, "
+                "batch_by_task and lockstep out"
             )
 
     @property

@@ -39,6 +39,7 @@ PROMPTS = [Prompt("a", "t", ("hello",))]
         ({"temperature": -1.0}, "temperature is -1.0"),
         ({"seed": 3}, "seed has no effect at temperature 0"),
         ({"batch_by_task": True}, "batch_by_task has no effect at batch size 1"),
+        ({"lockstep": True, "methods": ("none",)}, "lockstep has no effect on a single method"),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_its_name_and_value(changes: dict[str, Any], complaint: str) -> None:

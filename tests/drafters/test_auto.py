@@ -246,6 +246,18 @@ def test_what_comes_in_the_next_turn_says_nothing_of_the_last_round():
     assert (sum(map(sum, part.known.claims.counts)), auto.report["speedup_by_own_clock"]) == (0, None)
 
 
+def test_drafts_of_a_request_that_was_taken_out_are_forgotten():
+    """Before what they claim could be decided, and for good: nothing holds the request any longer."""
+    world = World()
+    auto = AutoDrafter([Part("a", world.right(0.5), Known({1: 0.0}))], LiveCosts({1: FLAT}), clock=world.clock)
+    left, stays = (Request([1, 2, 3], SamplingParams()) for _ in range(2))
+    left.slot = stays.slot = 0
+    auto.propose([left, stays])
+    assert {asked.seq for asked in auto._open} == {left, stays}
+    auto.propose([stays])
+    assert {asked.seq for asked in auto._open} == {stays}
+
+
 def test_a_drafter_that_is_always_asked_is_said_to_be_cheap():
     world = World()
     assert any("so cheap that it is always asked" in why for why in world.run(world.right(0.8)).report["reasons"])

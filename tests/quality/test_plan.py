@@ -48,8 +48,13 @@ def test_other_evaluations_have_other_fingerprints(other: Plan) -> None:
 
 
 def test_peers_repeats_and_tasks_have_no_place_here() -> None:
-    for settings in ({"peers": ("transformers",)}, {"repeat": 2}, {"batch_by_task": True, "batch_size": 4}):
-        with pytest.raises(InvalidRequest, match="leave repeat, peers and batch_by_task out"):
+    for settings in (
+        {"peers": ("transformers",)},
+        {"repeat": 2},
+        {"batch_by_task": True, "batch_size": 4},
+        {"lockstep": True, "methods": ("none", "lookup")},
+    ):
+        with pytest.raises(InvalidRequest, match="leave repeat, peers, batch_by_task and lockstep out"):
             plan(**settings)
 
 
