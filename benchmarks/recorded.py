@@ -40,13 +40,15 @@ class Costs:
     forward_first: CostCurve
     read: float  # of reading a token that the drafter has not seen
     read_first: float
+    context: float = 0.0  # what each token of a sequence's text adds to a forward of the target
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Costs:
         """From plain numbers, as in a JSON file: a curve is a size -> seconds mapping."""
         curves = {name: curve(found[name]) for name in ("target_first", "forward", "forward_first")}
         target = {int(batch): curve(points) for batch, points in found["target"].items()}
-        return cls(target, **curves, read=float(found["read"]), read_first=float(found["read_first"]))
+        numbers = {name: float(found[name]) for name in ("read", "read_first", "context") if name in found}
+        return cls(target, **curves, **numbers)
 
 
 def curve(points: Mapping[Any, float]) -> CostCurve:
@@ -96,15 +98,27 @@ class World:
 
     def decode(self, drafter: Drafter, rows: Sequence[Row], batch_size: int) -> float:
         """Seconds that answers take of which so many are decoded at once."""
-        began = self.clock.now
+        began, seen = self.clock.now, _Seen(drafter)
 
         def verified(drafts: Sequence[Draft]) -> None:
-            target = self.costs.target
-            self.passes(target[min(len(drafts), max(target))](sum(len(d.tree) for d in drafts)))
+            forward = self.costs.target[min(len(drafts), max(self.costs.target))]
+            self.passes(forward(sum(len(d.tree) for d in drafts)) + self.costs.context * seen.tokens)
 
-        for _ in replay(drafter, [row.text for row in rows], batch_size, after=verified):
+        for _ in replay(seen, [row.text for row in rows], batch_size, after=verified):
             pass
         return self.clock.now - began
+
+
+class _Seen:
+    """A drafter, and how long the texts were when it was last asked."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter, self.tokens = drafter, 0
+        self.siblings, self.target_layer_ids = drafter.siblings, drafter.target_layer_ids
+
+    def propose(self, seqs: Sequence[Request]) -> list[Draft]:
+        self.tokens = sum(len(seq.tokens) for seq in seqs)
+        return self._drafter.propose(seqs)
 
 
 class Recorded:

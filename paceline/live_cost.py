@@ -14,6 +14,8 @@ from .cost import CostCurve
 FAR = 2.0  # a round that took so many times what was expected says no more than that it was slow
 _ANCHOR, _FOLLOW = 0.25, 0.1  # how fast a curve follows plain rounds, and others
 _DRIFT, _ADRIFT = 0.3, 1.3  # how fast a mean of how far off they are follows, and beyond which factor plain rounds have changed too
+_COMMON, _KNOWN = 0.1, 30  # how fast plain rounds follow others in the long run; rounds with drafts after which it is half of that
+_SHORT, _OTHER = 256, 2.0  # tokens up to which the length of texts does not matter; how many times longer or shorter ones matter
 _NEAR = 2.0  # doublings of a size beyond which a round with drafts says little
 _MORE = 32  # numbers of nodes for which a curve is told at once
 
@@ -23,7 +25,8 @@ class LiveCost:
 
     A plain round, one node each, says how quick the machine is at the moment, and moves all of the curve. A round with drafts says what
     drafts cost beside that: its own size, and others by how near they are, since what a tree costs beyond a plain round (a mask, rows
-    that are padded) is much the same for all. The plain point moves hardly, but at first, when the whole curve may be off.
+    that are padded) is much the same for all. The plain point moves hardly, but at first, when the whole curve may be off, and later,
+    when it is known what drafts cost: then it is the machine that has changed.
     """
 
     def __init__(self, curve: CostCurve, plain: int = 1) -> None:
@@ -32,6 +35,7 @@ class LiveCost:
         self._doublings: list[float] = []  # (N,) log2 of its nodes
         self.plain_rounds = 0  # that the curve has followed
         self.since_plain = math.inf  # rounds since one was plain; infinite too where rounds with drafts say that the machine has changed
+        self._tokens = 0  # of all texts in the last plain round
         self._off = 0.0  # how far recent ones were off, as a logarithm
 
     def __call__(self, nodes: int) -> float:
@@ -47,9 +51,16 @@ class LiveCost:
         self.seconds = self.seconds + [factor * self._measured(n) for n in new]
         self._doublings += map(math.log2, new)
 
-    def begin(self, nodes: int) -> None:
-        """A round of this many nodes begins."""
+    def begin(self, nodes: int, tokens: int) -> None:
+        """A round of this many nodes begins, on texts of this many tokens together."""
         self.since_plain = 0 if nodes == self._plain else self.since_plain + 1
+        if nodes == self._plain:
+            self._tokens = tokens
+
+    def is_of(self, tokens: int) -> bool:
+        """Whether the last plain round was on texts of about so many tokens: on longer ones all rounds are slower."""
+        now, then = max(tokens, _SHORT), max(self._tokens, _SHORT)
+        return then / _OTHER <= now <= then * _OTHER
 
     def add(self, nodes: int, seconds: float) -> None:
         """A round of this many nodes took so long. One that seems far off counts as off by FAR: noise, or a pause."""
@@ -67,7 +78,7 @@ class LiveCost:
             factor = math.exp(off * follow)
             self.seconds = [s * factor for s in self.seconds]
         else:
-            self.seconds = self._bent(nodes, off, least=follow**2)
+            self.seconds = self._bent(nodes, off, least=max(follow**2, _COMMON * self._drafted / (self._drafted + _KNOWN)))
 
     def _bent(self, nodes: int, off: float, least: float) -> list[float]:
         """(N,) seconds after a round with drafts, which was off by so much: other sizes move the less the further they are from its own,

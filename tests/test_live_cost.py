@@ -62,10 +62,10 @@ def test_a_pause_counts_as_a_slow_round_only():
 def test_if_rounds_with_drafts_are_far_off_it_is_time_for_a_plain_one():
     """The machine has changed, and what is compared with is old."""
     cost = LiveCost(CostCurve((1, 8), (1.0, 1.0)))
-    cost.begin(1)
+    cost.begin(1, 9)
     cost.add(1, 1.0)
     for seconds, since in ((1.1, 1), (0.9, 2), (0.4, 3), (0.4, math.inf)):
-        cost.begin(8)
+        cost.begin(8, 9)
         cost.add(8, seconds)
         assert cost.since_plain == since, f"after {seconds} s"
 
@@ -83,3 +83,22 @@ def test_a_lucky_round_makes_no_size_dearer_than_a_larger_one():
         nodes, seconds = lots.randint(1, 60), lots.uniform(0.5, 4.0)
         cost.add(nodes, seconds)
         assert cost.seconds == sorted(cost.seconds), f"after a round of {nodes} nodes in {seconds} s"
+
+
+def test_a_plain_round_on_short_texts_says_little_of_long_ones():
+    cost = LiveCost(CostCurve((1, 8), (1.0, 1.0)))
+    cost.begin(1, tokens=600)
+    cost.begin(8, tokens=5000)
+    assert [cost.is_of(n) for n in (299, 300, 1200, 1201)] == [False, True, True, False]
+    cost.begin(1, tokens=4)
+    assert [cost.is_of(n) for n in (1, 512, 513)] == [True, True, False], "short ones are all alike"
+
+
+def test_once_it_is_known_what_drafts_cost_plain_rounds_are_thought_to_change_with_them():
+    cost = LiveCost(CostCurve((1, 8), (1.0, 1.0)))
+    for _ in range(90):
+        cost.add(1, 1.0)
+        cost.add(8, 1.0)
+    for _ in range(5):
+        cost.add(8, 1.2)
+    assert 1.03 < cost(1) < 1.1, f"{cost(1):.3f}"

@@ -109,16 +109,16 @@ class AutoDrafter:
         began, self._chosen, self._reading = self.clock(), None, 0.0
         drafts = self._draft(seqs)
         nodes = sum(len(d.tree) for d in drafts)
-        self._count(nodes, len(seqs))
+        self._count(nodes, seqs)
         prompts, lengths = zip(*((s.prompt_length, len(s.tokens)) for s in seqs), strict=True)
         started = self._chosen if self._chosen and self._chosen.starts else None
         self._last = _Last(began, self.clock() - began, self._reading, nodes, started, tuple(seqs), prompts, lengths)
         return drafts
 
-    def _count(self, nodes: int, batch: int) -> None:
+    def _count(self, nodes: int, seqs: Sequence[Request]) -> None:
         self.rounds, self.nodes = self.rounds + 1, self.nodes + nodes
-        self.plain_rounds += nodes == batch
-        self._costs.of(batch).begin(nodes)
+        self.plain_rounds += nodes == len(seqs)
+        self._costs.of(len(seqs)).begin(nodes, sum(len(seq.tokens) for seq in seqs))
 
     # what the last round says
 
@@ -172,15 +172,15 @@ class AutoDrafter:
             else:
                 dear.append(part)
         debt = max(0.0, -self._account.slack) / plain
-        if self._must_be_plain(cost) or (debt and pool.value() < SURE + min(debt, BACK)):
+        if self._must_be_plain(cost, sum(len(seq.tokens) for seq in seqs)) or (debt and pool.value() < SURE + min(debt, BACK)):
             return [root_only(seq) for seq in seqs]
         if not debt:
             self._ask_dear(dear, seqs, pool)
         return pool.best()
 
-    def _must_be_plain(self, cost: LiveCost) -> bool:
-        """Whether it is time to see what a plain round takes: at the beginning, with a batch size that is new, and now and then."""
-        unknown = self.rounds < OPENING and cost.plain_rounds < OPENING
+    def _must_be_plain(self, cost: LiveCost, tokens: int) -> bool:
+        """Whether to see what a plain round takes: at the beginning, with a new batch size, on texts of other lengths, and now and then."""
+        unknown = (self.rounds < OPENING and cost.plain_rounds < OPENING) or not cost.is_of(tokens)
         return unknown or cost.since_plain >= (STALE if self._account.speedup < CLEAR else 4 * STALE)
 
     def _ask_dear(self, parts: Sequence[Part], seqs: Sequence[Request], pool: Pool) -> None:

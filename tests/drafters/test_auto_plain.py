@@ -10,6 +10,8 @@ from paceline.cost import CostCurve
 from paceline.drafters.auto import OPENING, STALE, AutoDrafter
 from paceline.drafters.part import Known, Part
 from paceline.live_cost import LiveCosts
+from paceline.sampling import SamplingParams
+from paceline.sequence import Sequence as Request
 
 from .clocked import FLAT, World, text
 
@@ -38,3 +40,19 @@ def test_now_and_then_a_round_is_plain_however_well_drafting_goes():
     plain = [i for i, row in enumerate(world.trees) if len(row[0]) == 1]
     assert len(plain) > OPENING
     assert max(b - a for a, b in itertools.pairwise(plain)) <= 4 * STALE + 1, f"plain were {plain}"
+
+
+def test_texts_of_another_length_begin_with_a_plain_round():
+    """A round takes longer on long texts, and rounds with drafts would seem quick or slow beside a plain one on others."""
+    world, known = World(texts=[text(900)]), Known({1: 0.0})
+    costs = LiveCosts({1: FLAT})
+
+    def first(length: int) -> int:
+        auto = AutoDrafter([Part("a", world.right(0.9), known)], costs, clock=world.clock)
+        auto.rounds = OPENING  # as one that has been at work
+        seq = Request([1] * length, SamplingParams())
+        seq.slot = 0
+        return len(auto.propose([seq])[0].tree)
+
+    drafts = {length: first(length) > 1 for length in (20, 40, 200, 600, 620, 100)}
+    assert drafts == {20: False, 40: True, 200: True, 600: False, 620: True, 100: False}
