@@ -73,6 +73,13 @@ def test_a_round_takes_what_so_many_sequences_and_nodes_cost(scripts):
     assert took == pytest.approx(3 * (1 + 0.2 / 3) + 2 * 1.0), "three rounds of two, then two of one"
 
 
+def test_long_texts_make_rounds_slower_where_costs_say_so(scripts):
+    one = row(scripts, 0, answer=3)
+    costs = scripts.recorded.Costs.of(COSTS | {"context": 0.5})
+    took = scripts.recorded.World([one], costs).decode(NoDrafter(), [one], batch_size=1)
+    assert took == pytest.approx(3 * 1.0 + 0.5 * (4 + 5 + 6)), "three rounds, on four tokens and more"
+
+
 @pytest.mark.parametrize(("budget", "forwards", "nodes"), [(6, 3, 4), (3, 2, 3)])
 def test_a_draft_model_takes_a_forward_for_each_depth_and_reads_the_prompt_once(scripts, budget, forwards, nodes):
     one = row(scripts, 0, answer=8)
