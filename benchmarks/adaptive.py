@@ -32,7 +32,7 @@ from paceline.drafters.earlier import Earlier
 from paceline.drafters.jetspec import JetSpecDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.drafters.part import GUESS_MODEL, GUESS_WEIGHT, Known, Mean, Part, Steps
+from paceline.drafters.part import GUESS_MODEL, GUESS_WEIGHT, MEASURED, Known, Mean, Part, Steps
 from paceline.drafters.shapes import BUDGET as ALONE
 from paceline.drafters.shapes import DEPTH
 from paceline.heads.decode import draft_seconds, ready_head
@@ -106,7 +106,7 @@ def _model_costs(model: Any, drafter: Any, texts: Sequence[Text]) -> dict[str, A
 
 def _head_costs(drafter: Any, texts: Sequence[Text], layer_ids: Sequence[int]) -> dict[str, Any]:
     found = price(drafter, texts, layer_ids)
-    first = {n: draft_seconds(drafter.head, n) for n in SEQUENCES if n != 3}
+    first = {n: draft_seconds(drafter.head, n) for n in MEASURED}
     return {"forward": found.seconds, "forward_first": first, "read": found.catch_up, "read_first": 0.0}
 
 
