@@ -104,6 +104,13 @@ def run_all(
             lineup.skipped[job.run.name] = reason(error)
             return None
 
+    def decode_all(todo: Sequence[Job]) -> Sequence[Decoded | None]:
+        """What is done at once: one job, or several of our methods with the same prompts."""
+        if len(todo) == 1:
+            return [decode(todo[0], settings.max_new_tokens)]
+        runs = [job.run for job in todo if isinstance(job.run, MethodRun)]
+        return decode_in_step(runs, *given(todo[0], settings.max_new_tokens))
+
     done = {(r["repeat"], r["group"], r["run"], r["part"]) for r in journal.rows}
     planned = plan(lineup, prompts, settings)
     open_jobs = [job for job in planned if job.key not in done]
@@ -113,17 +120,14 @@ def run_all(
         recording.begin(lineup.runs, records)
     for together in _in_step(planned) if settings.lockstep else ([job] for job in planned):
         todo = [job for job in together if job.key not in done and job.run.name not in lineup.skipped]
-        with quiet.watch() as others, memory.watch() as peak:
-            if len(todo) > 1:
-                runs = [job.run for job in todo if isinstance(job.run, MethodRun)]
-                results: list[Decoded | None] = [*decode_in_step(runs, *given(todo[0], settings.max_new_tokens))]
-            else:
-                results = [decode(job, settings.max_new_tokens) for job in todo]
-        for job, result in zip(todo, results, strict=True):
-            if result is not None:
-                if result.peak_rss_mb is None:
-                    result.cores_used_by_others, result.peak_rss_mb = others.cores, peak.mb
-                journal.add(_row(job, result, [prompts[i] for i in job.members]))
+        if todo:
+            with quiet.watch() as others, memory.watch() as peak:
+                results = decode_all(todo)
+            for job, result in zip(todo, results, strict=True):
+                if result is not None:
+                    if result.peak_rss_mb is None:
+                        result.cores_used_by_others, result.peak_rss_mb = others.cores, peak.mb
+                    journal.add(_row(job, result, [prompts[i] for i in job.members]))
         for job in together:
             advance(job)
 
